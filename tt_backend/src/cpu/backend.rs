@@ -1,0 +1,70 @@
+//! All of a detection on the CPU.
+
+use std::time::Instant;
+
+use super::Network;
+use crate::keypoints::Extractor;
+use crate::maps::Maps;
+use crate::resize::Resizer;
+use crate::weights::Weights;
+use crate::{Backend, Detections, Error, Params, Plane, ServingPath, Size, Timings};
+
+/// Resizing, the network and the choice of keypoints, one after the other.
+#[derive(Debug)]
+pub struct CpuBackend {
+    resizer: Resizer,
+    frame: Vec<f32>,
+    network: Network,
+    maps: Maps,
+    extractor: Extractor,
+}
+
+impl CpuBackend {
+    /// Prepares everything for network frames of `size`; `threads` of 0 are one for each core.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NetworkSize`], or [`Error::System`] when threads cannot be started.
+    pub fn new(weights: &Weights, size: Size, threads: usize) -> Result<Self, Error> {
+        Ok(Self {
+            network: Network::new(weights, size, threads)?,
+            resizer: Resizer::new(size),
+            frame: Vec::new(),
+            maps: Maps::new(size),
+            extractor: Extractor::default(),
+        })
+    }
+}
+
+impl Backend for CpuBackend {
+    fn description(&self) -> String {
+        match self.network.threads() {
+            1 => "cpu, 1 thread".to_owned(),
+            threads => format!("cpu, {threads} threads"),
+        }
+    }
+
+    fn detect(
+        &mut self,
+        plane: &Plane<'_>,
+        params: &Params,
+        out: &mut Detections,
+    ) -> Result<(), Error> {
+        let start = Instant::now();
+        self.resizer.resize(plane, &mut self.frame);
+        let resized = Instant::now();
+        self.network
+            .forward(&self.frame, params.return_descriptors, &mut self.maps);
+        let inferred = Instant::now();
+        self.extractor.extract(&self.maps, params, out);
+        out.network = self.maps.size;
+        out.original = plane.size();
+        out.serving_path = ServingPath::default();
+        out.timings = Timings {
+            resize: resized - start,
+            network: inferred - resized,
+            keypoints: inferred.elapsed(),
+        };
+        Ok(())
+    }
+}
