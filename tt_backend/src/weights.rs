@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ndarray::{Array1, Array4};
 
-pub use load::{MAX_FILE_BYTES, TensorSummary, summarize};
+pub use load::{MAX_FILE_BYTES, TensorSummary, summarize, summarize_bundled};
 pub use search::{HUB_FILE, HUB_REPO, HUB_REVISION, Location, hub_cache_dir, hub_snapshot_file};
 
 use crate::Error;
@@ -54,6 +54,8 @@ pub struct Weights {
 
 /// The file that is part of the product.
 const BUNDLED: &[u8] = include_bytes!("../../weights/superpoint_open.safetensors");
+/// How errors name it.
+const BUNDLED_ORIGIN: &str = "bundled with this build";
 
 impl Weights {
     /// Reads and checks the safetensors file at `path`.
@@ -84,7 +86,7 @@ impl Weights {
     ///
     /// [`Error::Weights`] when the product was built with a broken file.
     pub fn bundled() -> Result<Self, Error> {
-        Self::from_bytes(BUNDLED, "bundled with this build")
+        Self::from_bytes(BUNDLED, BUNDLED_ORIGIN)
     }
 
     /// Reads and checks the bytes of a safetensors file. `origin` names them in errors.
@@ -124,9 +126,4 @@ impl Weights {
     pub fn find(explicit: Option<&Path>) -> Result<Self, Error> {
         Self::locate(explicit)?.load()
     }
-}
-
-/// The bytes of the bundled file.
-pub fn bundled_bytes() -> &'static [u8] {
-    BUNDLED
 }

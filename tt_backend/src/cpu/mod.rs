@@ -127,6 +127,11 @@ impl Network {
         Ok(Self { size, layers, pool })
     }
 
+    /// Threads that the network runs on.
+    pub fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
     /// Runs the network on a frame of `height * width` values in `[0, 1]`.
     ///
     /// # Panics

@@ -355,8 +355,20 @@ pub fn summarize(path: &Path) -> Result<Vec<TensorSummary>, Error> {
     })
 }
 
+/// Lists the tensors of the bundled file, sorted by name.
+///
+/// # Errors
+///
+/// [`Error::Weights`] when the product was built with a broken file.
+pub fn summarize_bundled() -> Result<Vec<TensorSummary>, Error> {
+    summarize_bytes(super::BUNDLED).map_err(|reason| Error::Weights {
+        origin: super::BUNDLED_ORIGIN.to_owned(),
+        reason,
+    })
+}
+
 /// [`summarize`] of a file in memory. The error is the reason without the file's name.
-pub(super) fn summarize_bytes(bytes: &[u8]) -> Result<Vec<TensorSummary>, String> {
+fn summarize_bytes(bytes: &[u8]) -> Result<Vec<TensorSummary>, String> {
     let file = deserialize(bytes)?;
     let mut tensors: Vec<TensorSummary> = file
         .iter()

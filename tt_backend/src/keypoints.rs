@@ -1,0 +1,374 @@
+//! From the network's maps to keypoints: suppression, threshold, border, the best k, descriptor sampling.
+
+use crate::maps::Maps;
+use crate::nms::Suppression;
+use crate::params::{Params, Postprocess};
+use crate::{Detections, Size};
+
+/// Length of a descriptor.
+pub const DESCRIPTOR_DIM: usize = 256;
+
+/// Takes keypoints out of maps. Keeps its scratch memory from frame to frame.
+#[derive(Debug, Default)]
+pub struct Extractor {
+    suppression: Suppression,
+    candidates: Vec<Candidate>,
+}
+
+/// A pixel that may become a keypoint, as one number: its score's bits above its position, inverted. For scores,
+/// which are not negative, the order of the numbers is the order of keypoints: score first, then the smaller
+/// row, then the smaller column.
+type Candidate = u64;
+
+fn candidate(score: f32, index: usize) -> Candidate {
+    (u64::from(score.to_bits()) << 32) | u64::from(!(index as u32))
+}
+
+fn index_of(candidate: Candidate) -> usize {
+    !(candidate as u32) as usize
+}
+
+impl Extractor {
+    /// Replaces the keypoints in `out` by those of `maps`.
+    ///
+    /// Order: score descending, ties by row, then column. Descriptors are sampled if `params` ask for them; the
+    /// maps must then hold them.
+    pub fn extract(&mut self, maps: &Maps, params: &Params, out: &mut Detections) {
+        let size = maps.size;
+        let border = params.border_removal_distance;
+        // `transformers` measures the far borders from a frame eight times as large, so there they never apply.
+        let (bottom, right) = match params.postprocess {
+            Postprocess::Package => (
+                size.height.saturating_sub(border),
+                size.width.saturating_sub(border),
+            ),
+            Postprocess::Upstream => (size.height, size.width),
+        };
+
+        let survivors = match params.postprocess {
+            Postprocess::Package => {
+                self.suppression
+                    .single_pass(&maps.scores, size, params.nms_radius)
+            }
+            Postprocess::Upstream => {
+                self.suppression
+                    .iterated(&maps.scores, size, params.nms_radius)
+            }
+        };
+        self.candidates.clear();
+        for y in border..bottom {
+            let row = y * size.width;
+            for x in border..right {
+                let score = maps.scores[row + x];
+                if survivors.survives(row + x, score) && score > params.keypoint_threshold {
+                    self.candidates.push(candidate(score, row + x));
+                }
+            }
+        }
+
+        if let Some(count) = params.max_keypoints
+            && count < self.candidates.len()
+        {
+            if count > 0 {
+                self.candidates
+                    .select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
+            }
+            self.candidates.truncate(count);
+        }
+        self.candidates.sort_unstable_by(|a, b| b.cmp(a));
+
+        out.points.clear();
+        out.scores.clear();
+        for &candidate in &self.candidates {
+            let index = index_of(candidate);
+            // Network sides are at most 4096.
+            out.points
+                .push([(index % size.width) as u16, (index / size.width) as u16]);
+            out.scores.push(maps.scores[index]);
+        }
+        out.descriptors.clear();
+        out.has_descriptors = params.return_descriptors;
+        if params.return_descriptors {
+            out.descriptors
+                .resize(out.points.len() * DESCRIPTOR_DIM, 0.0);
+            for (&point, descriptor) in out
+                .points
+                .iter()
+                .zip(out.descriptors.chunks_exact_mut(DESCRIPTOR_DIM))
+            {
+                sample(&maps.descriptors, size.cells(), point, descriptor);
+            }
+        }
+    }
+}
+
+/// Where a pixel lies on the map of `cells` cells along one axis.
+///
+/// Source: `SuperPointDescriptorDecoder._sample_descriptors` of `transformers`, `(x - 3.5) / (8 n - 4.5) * (n - 1)`;
+/// not quite the cells' centres, but the network is used with it everywhere.
+fn map_position(pixel: u16, cells: usize) -> f32 {
+    let cells = cells as f32;
+    (f32::from(pixel) - 3.5) / (8.0 * cells - 4.5) * (cells - 1.0)
+}
+
+/// Bilinear sample of the descriptor map at a pixel, zero outside the map, then divided by its L2 norm.
+///
+/// `map` is `cells.height x cells.width x 256`, channel last.
+fn sample(map: &[f32], cells: Size, [x, y]: [u16; 2], descriptor: &mut [f32]) {
+    let (u, v) = (map_position(x, cells.width), map_position(y, cells.height));
+    let (column, row) = (u.floor(), v.floor());
+    let (right, below) = (u - column, v - row);
+    for (row, row_weight) in [(row, 1.0 - below), (row + 1.0, below)] {
+        for (column, column_weight) in [(column, 1.0 - right), (column + 1.0, right)] {
+            let inside = row >= 0.0
+                && column >= 0.0
+                && row < cells.height as f32
+                && column < cells.width as f32;
+            if inside {
+                let cell = row as usize * cells.width + column as usize;
+                let weight = row_weight * column_weight;
+                for (sum, &value) in descriptor
+                    .iter_mut()
+                    .zip(&map[cell * DESCRIPTOR_DIM..][..DESCRIPTOR_DIM])
+                {
+                    *sum += weight * value;
+                }
+            }
+        }
+    }
+    // Eight sums side by side, so that the compiler may use vectors: addition of floats has an order.
+    let mut squares = [0.0f32; 8];
+    for chunk in descriptor.chunks_exact(8) {
+        for (sum, &value) in squares.iter_mut().zip(chunk) {
+            *sum += value * value;
+        }
+    }
+    // The epsilon of `torch.nn.functional.normalize`: a zero vector stays zero.
+    let norm = squares.iter().sum::<f32>().sqrt().max(1e-12);
+    descriptor.iter_mut().for_each(|value| *value /= norm);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn extract(maps: &Maps, params: &Params) -> Detections {
+        let mut out = Detections::default();
+        Extractor::default().extract(maps, params, &mut out);
+        out
+    }
+
+    fn without_descriptors() -> Params {
+        Params {
+            return_descriptors: false,
+            ..Params::default()
+        }
+    }
+
+    /// Score maps of a few cells with few distinct values, so that ties are common.
+    fn maps() -> impl Strategy<Value = Maps> {
+        (2usize..6, 2usize..6).prop_flat_map(|(rows, columns)| {
+            let size = Size::new(8 * rows, 8 * columns);
+            proptest::collection::vec((0u8..20).prop_map(|v| f32::from(v) / 20.0), size.area())
+                .prop_map(move |scores| {
+                    let mut maps = Maps::new(size);
+                    maps.scores = scores;
+                    maps
+                })
+        })
+    }
+
+    /// The contract's sentence, read literally, with a full sort.
+    fn by_definition(maps: &Maps, params: &Params) -> Vec<([u16; 2], f32)> {
+        let (size, radius) = (maps.size, params.nms_radius as isize);
+        let border = params.border_removal_distance;
+        let at = |y: isize, x: isize| {
+            let inside = y >= 0 && x >= 0 && y < size.height as isize && x < size.width as isize;
+            if inside {
+                maps.scores[y as usize * size.width + x as usize]
+            } else {
+                f32::NEG_INFINITY
+            }
+        };
+        let mut found = Vec::new();
+        for y in 0..size.height {
+            for x in 0..size.width {
+                let score = at(y as isize, x as isize);
+                let mut maximum = f32::NEG_INFINITY;
+                for dy in -radius..=radius {
+                    for dx in -radius..=radius {
+                        maximum = maximum.max(at(y as isize + dy, x as isize + dx));
+                    }
+                }
+                let near_border = y < border
+                    || x < border
+                    || y + border >= size.height
+                    || x + border >= size.width;
+                if score == maximum && score > params.keypoint_threshold && !near_border {
+                    found.push(([x as u16, y as u16], score));
+                }
+            }
+        }
+        // Stable, so that ties stay in row-major order.
+        found.sort_by(|a, b| b.1.total_cmp(&a.1));
+        found.truncate(params.max_keypoints.unwrap_or(usize::MAX));
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn package_mode_is_its_definition(
+            maps in maps(),
+            nms_radius in 0usize..6,
+            border in 0usize..9,
+            count in proptest::option::of(0usize..40),
+            threshold in 0.0f32..1.0,
+        ) {
+            let params = Params {
+                nms_radius,
+                border_removal_distance: border,
+                max_keypoints: count,
+                keypoint_threshold: threshold,
+                ..without_descriptors()
+            };
+            let found = extract(&maps, &params);
+            let found: Vec<_> = found.points.into_iter().zip(found.scores).collect();
+            prop_assert_eq!(found, by_definition(&maps, &params));
+        }
+
+        #[test]
+        fn fewer_keypoints_are_a_prefix_of_more(maps in maps(), few in 0usize..20, more in 20usize..80) {
+            let take = |count| extract(&maps, &Params { max_keypoints: Some(count), ..without_descriptors() });
+            let (few, more) = (take(few), take(more));
+            prop_assert_eq!(&few.points[..], &more.points[..few.len()]);
+        }
+    }
+
+    #[test]
+    fn upstream_mode_keeps_the_far_borders() {
+        let size = Size::new(32, 32);
+        let mut maps = Maps::new(size);
+        for (x, y) in [(1, 16), (16, 1), (30, 16), (16, 30)] {
+            maps.scores[y * size.width + x] = 0.5;
+        }
+        let params = |postprocess| Params {
+            postprocess,
+            ..without_descriptors()
+        };
+        assert!(extract(&maps, &params(Postprocess::Package)).is_empty());
+        assert_eq!(
+            extract(&maps, &params(Postprocess::Upstream)).points,
+            [[30, 16], [16, 30]]
+        );
+    }
+
+    #[test]
+    fn no_keypoints_is_an_answer() {
+        let maps = Maps {
+            descriptors: vec![1.0; 16 * 256],
+            ..Maps::new(Size::new(32, 32))
+        };
+        for postprocess in [Postprocess::Package, Postprocess::Upstream] {
+            let found = extract(
+                &maps,
+                &Params {
+                    postprocess,
+                    ..Params::default()
+                },
+            );
+            assert!(found.is_empty());
+            assert_eq!(found.descriptors().map(|d| d.dim()), Some((0, 256)));
+        }
+    }
+
+    #[test]
+    fn an_all_equal_map_keeps_every_pixel_inside_the_border() {
+        let maps = Maps {
+            scores: vec![0.25; 32 * 40],
+            ..Maps::new(Size::new(32, 40))
+        };
+        let found = extract(
+            &maps,
+            &Params {
+                max_keypoints: None,
+                ..without_descriptors()
+            },
+        );
+        assert_eq!(found.len(), 24 * 32);
+        assert_eq!(found.points[..2], [[4, 4], [5, 4]]);
+        assert!(found.descriptors().is_none());
+    }
+
+    #[test]
+    fn a_border_wider_than_the_frame_leaves_nothing() {
+        let maps = Maps {
+            scores: vec![0.25; 32 * 40],
+            ..Maps::new(Size::new(32, 40))
+        };
+        for postprocess in [Postprocess::Package, Postprocess::Upstream] {
+            let params = Params {
+                border_removal_distance: 240,
+                postprocess,
+                ..without_descriptors()
+            };
+            assert!(extract(&maps, &params).is_empty());
+        }
+    }
+
+    /// A map whose first two channels are a cell's column and row, plus one so that they are not zero.
+    fn ramp(cells: Size) -> Vec<f32> {
+        (0..cells.area())
+            .flat_map(|cell| {
+                let mut descriptor = [0.0; DESCRIPTOR_DIM];
+                descriptor[0] = (cell % cells.width) as f32 + 1.0;
+                descriptor[1] = (cell / cells.width) as f32 + 1.0;
+                descriptor
+            })
+            .collect()
+    }
+
+    #[test]
+    fn samples_where_transformers_samples() {
+        let cells = Size::NETWORK.cells();
+        let map = ramp(cells);
+        for point in [[4u16, 4u16], [100, 7], [639, 479], [320, 240]] {
+            let mut descriptor = [0.0; DESCRIPTOR_DIM];
+            sample(&map, cells, point, &mut descriptor);
+            // Inside the map a bilinear sample of a ramp is the ramp: u + 1 over v + 1.
+            let u = (f64::from(point[0]) - 3.5) / (8.0 * 80.0 - 4.5) * 79.0;
+            let v = (f64::from(point[1]) - 3.5) / (8.0 * 60.0 - 4.5) * 59.0;
+            let ratio = f64::from(descriptor[0]) / f64::from(descriptor[1]);
+            let expected = (u + 1.0) / (v + 1.0);
+            assert!(
+                (ratio / expected - 1.0).abs() < 1e-5,
+                "{point:?}: {ratio} for {expected}"
+            );
+            // Half a pixel elsewhere is told apart.
+            let shifted = ((u + 0.5 / 8.0) + 1.0) / (v + 1.0);
+            assert!((ratio / shifted - 1.0).abs() > 1e-4, "{point:?}");
+        }
+    }
+
+    #[test]
+    fn outside_the_map_counts_as_zero_and_norms_are_one() {
+        let cells = Size::new(3, 4);
+        let map = ramp(cells);
+        for x in 0..32 {
+            for y in 0..24 {
+                let mut descriptor = [0.0; DESCRIPTOR_DIM];
+                sample(&map, cells, [x, y], &mut descriptor);
+                let norm: f32 = descriptor.iter().map(|v| v * v).sum::<f32>().sqrt();
+                assert!((norm - 1.0).abs() < 1e-6, "({x}, {y}): {norm}");
+            }
+        }
+        // Left of the first column only that column is left: its direction, whatever the weight.
+        let mut descriptor = [0.0; DESCRIPTOR_DIM];
+        sample(&map, cells, [0, 0], &mut descriptor);
+        assert!((descriptor[0] - descriptor[1]).abs() < 1e-6 && descriptor[0] > 0.7);
+        // A map of zeros stays zero rather than becoming NaN.
+        let mut descriptor = [0.0; DESCRIPTOR_DIM];
+        sample(&vec![0.0; map.len()], cells, [9, 9], &mut descriptor);
+        assert!(descriptor.iter().all(|&v| v == 0.0));
+    }
+}

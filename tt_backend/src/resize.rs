@@ -1,0 +1,375 @@
+//! From a plane of any size to the network frame.
+//!
+//! Bilinear with antialiasing, as Pillow's `Image.resize(..., BILINEAR)` does it: a triangle filter that is
+//! widened by the reduction, applied to the rows and then to the columns. 8-bit planes go through Pillow's own
+//! fixed-point arithmetic (`libImaging/Resample.c`), both roundings included, so that the frame equals Pillow's
+//! bit by bit; 16-bit planes stay in floating point throughout. (Rows first, always. Pillow 13 takes the columns
+//! first for some tall images, which moves a level here and there.) Own code because the maintained crate
+//! (`fast_image_resize`) keeps fewer bits of the filter and misses Pillow's value by a level at every eighth pixel.
+
+use crate::plane::{Plane, Samples};
+use crate::{Endian, Size};
+
+/// Bits after the point of Pillow's 8-bit filter weights.
+const PRECISION_BITS: u32 = 32 - 8 - 2;
+
+/// Rows that the horizontal pass filters side by side: one vector of eight 32-bit lanes.
+const LANES: usize = 8;
+
+/// Resizes planes to one fixed size. Keeps the filters of the last input size and its scratch memory, so that a
+/// stream of equal frames allocates nothing.
+#[derive(Debug)]
+pub struct Resizer {
+    target: Size,
+    bytes: Passes<u8>,
+    words: Passes<f32>,
+    row: Vec<f32>,
+}
+
+impl Resizer {
+    /// A resizer to `target`.
+    pub fn new(target: Size) -> Self {
+        Self {
+            target,
+            bytes: Passes::default(),
+            words: Passes::default(),
+            row: Vec::new(),
+        }
+    }
+
+    /// Writes the plane, resized and scaled to 0..=1, into `frame` (row-major, the target's size).
+    pub fn resize(&mut self, plane: &Plane<'_>, frame: &mut Vec<f32>) {
+        frame.resize(self.target.height * self.target.width, 0.0);
+        match plane.samples() {
+            Samples::U8 => self.resize_u8(plane, frame),
+            Samples::U16 {
+                endian,
+                black,
+                white,
+            } => self.resize_u16(plane, endian, black, white, frame),
+        }
+    }
+
+    fn resize_u8(&mut self, plane: &Plane<'_>, frame: &mut [f32]) {
+        let to_unit = |sample: u8| f32::from(sample) / 255.0;
+        if plane.size() == self.target {
+            for (y, row) in frame.chunks_exact_mut(self.target.width).enumerate() {
+                match plane.row_u8_contiguous(y) {
+                    Some(samples) => row
+                        .iter_mut()
+                        .zip(samples)
+                        .for_each(|(out, &sample)| *out = to_unit(sample)),
+                    None => row
+                        .iter_mut()
+                        .zip(plane.row_u8(y))
+                        .for_each(|(out, sample)| *out = to_unit(sample)),
+                }
+            }
+            return;
+        }
+        self.bytes.prepare(plane.size(), self.target);
+        let row = &mut self.row;
+        self.bytes.run(
+            |y, lane, block| match plane.row_u8_contiguous(y) {
+                Some(samples) => scatter(samples.iter().copied(), lane, block),
+                None => scatter(plane.row_u8(y), lane, block),
+            },
+            |y, samples| {
+                row.clear();
+                row.extend(samples.iter().map(|&sample| to_unit(sample)));
+                frame[y * row.len()..][..row.len()].copy_from_slice(row);
+            },
+        );
+    }
+
+    fn resize_u16(
+        &mut self,
+        plane: &Plane<'_>,
+        endian: Endian,
+        black: u16,
+        white: u16,
+        frame: &mut [f32],
+    ) {
+        let (low, range) = (f32::from(black), f32::from(white) - f32::from(black));
+        let to_unit = |sample: u16| ((f32::from(sample) - low) / range).clamp(0.0, 1.0);
+        let width = self.target.width;
+        if plane.size() == self.target {
+            for (y, row) in frame.chunks_exact_mut(width).enumerate() {
+                row.iter_mut()
+                    .zip(plane.row_u16(y, endian))
+                    .for_each(|(out, sample)| *out = to_unit(sample));
+            }
+            return;
+        }
+        self.words.prepare(plane.size(), self.target);
+        self.words.run(
+            |y, lane, block| scatter(plane.row_u16(y, endian).map(to_unit), lane, block),
+            |y, samples| frame[y * width..][..width].copy_from_slice(samples),
+        );
+    }
+}
+
+/// Puts the samples of one row into lane `lane` of a block of [`LANES`] interleaved rows.
+fn scatter<S>(samples: impl Iterator<Item = S>, lane: usize, block: &mut [[S; LANES]]) {
+    for (column, sample) in block.iter_mut().zip(samples) {
+        column[lane] = sample;
+    }
+}
+
+/// A sample type with the arithmetic in which it is filtered.
+trait Sample: Copy + Default + std::fmt::Debug {
+    /// Type of filter weights and sums.
+    type Weight: Copy + Default + std::fmt::Debug;
+    /// What a sum starts from.
+    const START: Self::Weight;
+    fn weight(weight: f64) -> Self::Weight;
+    fn add(sum: Self::Weight, weight: Self::Weight, sample: Self) -> Self::Weight;
+    fn finish(sum: Self::Weight) -> Self;
+}
+
+impl Sample for u8 {
+    type Weight = i32;
+    /// Half a level, for rounding.
+    const START: i32 = 1 << (PRECISION_BITS - 1);
+
+    #[inline(always)]
+    fn weight(weight: f64) -> i32 {
+        // Away from zero, as in `normalize_coeffs_8bpc`; the triangle filter has no negative weights.
+        (0.5 + weight * f64::from(1 << PRECISION_BITS)) as i32
+    }
+
+    #[inline(always)]
+    fn add(sum: i32, weight: i32, sample: u8) -> i32 {
+        // The weights of one output sum to about 2^22, so the sum stays below 2^31.
+        sum + weight * i32::from(sample)
+    }
+
+    #[inline(always)]
+    fn finish(sum: i32) -> u8 {
+        (sum >> PRECISION_BITS).clamp(0, 255) as u8
+    }
+}
+
+impl Sample for f32 {
+    type Weight = f32;
+    const START: f32 = 0.0;
+
+    #[inline(always)]
+    fn weight(weight: f64) -> f32 {
+        weight as f32
+    }
+
+    #[inline(always)]
+    fn add(sum: f32, weight: f32, sample: f32) -> f32 {
+        sum + weight * sample
+    }
+
+    #[inline(always)]
+    fn finish(sum: f32) -> f32 {
+        sum
+    }
+}
+
+/// One output's window on the input line.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// First input sample.
+    start: usize,
+    /// Number of input samples.
+    len: usize,
+}
+
+/// The triangle filter along one axis: a window and its weights for every output.
+#[derive(Debug)]
+struct Filter<W> {
+    windows: Vec<Window>,
+    /// `stride` weights an output.
+    weights: Vec<W>,
+    stride: usize,
+}
+
+impl<W> Filter<W> {
+    /// Source: `precompute_coeffs` in Pillow's `libImaging/Resample.c`, support 1.
+    fn triangle<S: Sample<Weight = W>>(input: usize, output: usize) -> Self {
+        let scale = input as f64 / output as f64;
+        // Widened when reducing, so that every input sample counts: this is the antialiasing.
+        let support = scale.max(1.0);
+        let stride = 2 * support.ceil() as usize + 1;
+        let mut windows = Vec::with_capacity(output);
+        let mut weights = Vec::with_capacity(output * stride);
+        for index in 0..output {
+            let center = (index as f64 + 0.5) * scale;
+            // Casts to integers cut towards zero, and negative values to 0, as Pillow does.
+            let start = (center - support + 0.5) as usize;
+            let end = ((center + support + 0.5) as usize).min(input);
+            let triangle = |x: usize| (1.0 - ((x as f64 - center + 0.5) / support).abs()).max(0.0);
+            let total: f64 = (start..end).map(triangle).sum();
+            weights.extend((start..end).map(|x| S::weight(triangle(x) / total)));
+            weights.resize_with((index + 1) * stride, || S::weight(0.0));
+            windows.push(Window {
+                start,
+                len: end - start,
+            });
+        }
+        Self {
+            windows,
+            weights,
+            stride,
+        }
+    }
+
+    fn taps(&self, index: usize) -> (Window, &[W]) {
+        let window = self.windows[index];
+        (window, &self.weights[index * self.stride..][..window.len])
+    }
+}
+
+/// Both passes between one pair of sizes.
+#[derive(Debug)]
+struct Passes<S: Sample> {
+    sizes: Option<(Size, Size)>,
+    /// `None` where the width, or the height, stays as it is: Pillow then leaves that pass out.
+    horizontal: Option<Filter<S::Weight>>,
+    vertical: Option<Filter<S::Weight>>,
+    /// [`LANES`] input rows, interleaved.
+    block: Vec<[S; LANES]>,
+    /// All input rows at the output's width.
+    rows: Vec<S>,
+    sums: Vec<S::Weight>,
+    line: Vec<S>,
+}
+
+impl<S: Sample> Default for Passes<S> {
+    fn default() -> Self {
+        Self {
+            sizes: None,
+            horizontal: None,
+            vertical: None,
+            block: Vec::new(),
+            rows: Vec::new(),
+            sums: Vec::new(),
+            line: Vec::new(),
+        }
+    }
+}
+
+impl<S: Sample> Passes<S> {
+    fn prepare(&mut self, input: Size, output: Size) {
+        if self.sizes == Some((input, output)) {
+            return;
+        }
+        self.sizes = Some((input, output));
+        self.horizontal =
+            (input.width != output.width).then(|| Filter::triangle::<S>(input.width, output.width));
+        self.vertical = (input.height != output.height)
+            .then(|| Filter::triangle::<S>(input.height, output.height));
+        // Replaced rather than resized, so that one huge frame does not hold its memory for ever.
+        self.block = vec![[S::default(); LANES]; input.width];
+        self.rows = vec![S::default(); input.height * output.width];
+        self.sums = vec![S::START; output.width];
+        self.line = vec![S::default(); output.width];
+    }
+
+    /// `read(y, lane, block)` puts input row `y` into a lane of the block; `write(y, row)` takes output row `y`.
+    fn run(
+        &mut self,
+        read: impl Fn(usize, usize, &mut [[S; LANES]]),
+        mut write: impl FnMut(usize, &[S]),
+    ) {
+        let Some((input, output)) = self.sizes else {
+            return;
+        };
+        for first in (0..input.height).step_by(LANES) {
+            let count = LANES.min(input.height - first);
+            for lane in 0..count {
+                read(first + lane, lane, &mut self.block);
+            }
+            let rows = &mut self.rows[first * output.width..][..count * output.width];
+            match &self.horizontal {
+                Some(filter) => best_code(|| filter_rows(filter, &self.block, rows)),
+                None => unscatter(&self.block, rows),
+            }
+        }
+        for y in 0..output.height {
+            match &self.vertical {
+                Some(filter) => {
+                    best_code(|| {
+                        filter_columns(filter, y, &self.rows, &mut self.sums, &mut self.line)
+                    });
+                    write(y, &self.line);
+                }
+                None => write(y, &self.rows[y * output.width..][..output.width]),
+            }
+        }
+    }
+}
+
+/// The horizontal pass over a block of interleaved rows, all lanes at once.
+#[inline(always)]
+fn filter_rows<S: Sample>(filter: &Filter<S::Weight>, block: &[[S; LANES]], rows: &mut [S]) {
+    let width = filter.windows.len();
+    for x in 0..width {
+        let (window, weights) = filter.taps(x);
+        let mut sums = [S::START; LANES];
+        for (column, &weight) in block[window.start..][..window.len].iter().zip(weights) {
+            for (sum, &sample) in sums.iter_mut().zip(column) {
+                *sum = S::add(*sum, weight, sample);
+            }
+        }
+        for (row, &sum) in rows.chunks_exact_mut(width).zip(&sums) {
+            row[x] = S::finish(sum);
+        }
+    }
+}
+
+/// Interleaved rows back to rows, unfiltered.
+fn unscatter<S: Sample>(block: &[[S; LANES]], rows: &mut [S]) {
+    for (lane, row) in rows.chunks_exact_mut(block.len()).enumerate() {
+        for (out, column) in row.iter_mut().zip(block) {
+            *out = column[lane];
+        }
+    }
+}
+
+/// The vertical pass for output row `y`, along the rows so that it runs in vectors.
+#[inline(always)]
+fn filter_columns<S: Sample>(
+    filter: &Filter<S::Weight>,
+    y: usize,
+    rows: &[S],
+    sums: &mut [S::Weight],
+    line: &mut [S],
+) {
+    let width = line.len();
+    let (window, weights) = filter.taps(y);
+    sums.fill(S::START);
+    for (row, &weight) in rows[window.start * width..]
+        .chunks_exact(width)
+        .zip(weights)
+    {
+        for (sum, &sample) in sums.iter_mut().zip(row) {
+            *sum = S::add(*sum, weight, sample);
+        }
+    }
+    for (out, &sum) in line.iter_mut().zip(&*sums) {
+        *out = S::finish(sum);
+    }
+}
+
+/// Runs `pass`, compiled for AVX2 where the machine has it: the baseline of x86-64 has no 32-bit multiplication
+/// in vectors. The results do not depend on it.
+#[inline(always)]
+fn best_code(pass: impl FnOnce()) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn with_avx2(pass: impl FnOnce()) {
+            pass();
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the machine has AVX2, the only thing that the function asks for.
+            return unsafe { with_avx2(pass) };
+        }
+    }
+    pass();
+}
