@@ -22,12 +22,7 @@ pub trait Backend: fmt::Debug + Send {
     /// # Errors
     ///
     /// When the device fails; never because of what is on the image.
-    fn detect(
-        &mut self,
-        plane: &Plane<'_>,
-        params: &Params,
-        out: &mut Detections,
-    ) -> Result<(), Error>;
+    fn detect(&mut self, plane: &Plane<'_>, params: &Params, out: &mut Detections) -> Result<(), Error>;
 }
 
 /// Which backend to open.
@@ -57,14 +52,9 @@ impl FromStr for BackendChoice {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        [Self::Auto, Self::P150, Self::Cpu]
-            .into_iter()
-            .find(|choice| choice.name() == text)
-            .ok_or_else(|| Error::Param {
-                name: "backend",
-                value: format!("`{text}`"),
-                expected: "`auto`, `p150` or `cpu`",
-            })
+        [Self::Auto, Self::P150, Self::Cpu].into_iter().find(|choice| choice.name() == text).ok_or_else(|| {
+            Error::Param { name: "backend", value: format!("`{text}`"), expected: "`auto`, `p150` or `cpu`" }
+        })
     }
 }
 
@@ -153,10 +143,7 @@ impl Detector {
             weights: weights.provenance.clone(),
             network: options.network,
         };
-        Ok(Self {
-            backend: Box::new(backend),
-            model,
-        })
+        Ok(Self { backend: Box::new(backend), model })
     }
 
     /// Which backend and which weights this is.
@@ -180,12 +167,7 @@ impl Detector {
     /// # Errors
     ///
     /// As [`Detector::detect`]; `out` is then of no use.
-    pub fn detect_into(
-        &mut self,
-        plane: &Plane<'_>,
-        params: &Params,
-        out: &mut Detections,
-    ) -> Result<(), Error> {
+    pub fn detect_into(&mut self, plane: &Plane<'_>, params: &Params, out: &mut Detections) -> Result<(), Error> {
         params.check()?;
         self.backend.detect(plane, params, out)
     }

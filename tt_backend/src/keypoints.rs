@@ -38,22 +38,13 @@ impl Extractor {
         let border = params.border_removal_distance;
         // `transformers` measures the far borders from a frame eight times as large, so there they never apply.
         let (bottom, right) = match params.postprocess {
-            Postprocess::Package => (
-                size.height.saturating_sub(border),
-                size.width.saturating_sub(border),
-            ),
+            Postprocess::Package => (size.height.saturating_sub(border), size.width.saturating_sub(border)),
             Postprocess::Upstream => (size.height, size.width),
         };
 
         let survivors = match params.postprocess {
-            Postprocess::Package => {
-                self.suppression
-                    .single_pass(&maps.scores, size, params.nms_radius)
-            }
-            Postprocess::Upstream => {
-                self.suppression
-                    .iterated(&maps.scores, size, params.nms_radius)
-            }
+            Postprocess::Package => self.suppression.single_pass(&maps.scores, size, params.nms_radius),
+            Postprocess::Upstream => self.suppression.iterated(&maps.scores, size, params.nms_radius),
         };
         self.candidates.clear();
         for y in border..bottom {
@@ -70,8 +61,7 @@ impl Extractor {
             && count < self.candidates.len()
         {
             if count > 0 {
-                self.candidates
-                    .select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
+                self.candidates.select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
             }
             self.candidates.truncate(count);
         }
@@ -82,20 +72,14 @@ impl Extractor {
         for &candidate in &self.candidates {
             let index = index_of(candidate);
             // Network sides are at most 4096.
-            out.points
-                .push([(index % size.width) as u16, (index / size.width) as u16]);
+            out.points.push([(index % size.width) as u16, (index / size.width) as u16]);
             out.scores.push(maps.scores[index]);
         }
         out.descriptors.clear();
         out.has_descriptors = params.return_descriptors;
         if params.return_descriptors {
-            out.descriptors
-                .resize(out.points.len() * DESCRIPTOR_DIM, 0.0);
-            for (&point, descriptor) in out
-                .points
-                .iter()
-                .zip(out.descriptors.chunks_exact_mut(DESCRIPTOR_DIM))
-            {
+            out.descriptors.resize(out.points.len() * DESCRIPTOR_DIM, 0.0);
+            for (&point, descriptor) in out.points.iter().zip(out.descriptors.chunks_exact_mut(DESCRIPTOR_DIM)) {
                 sample(&maps.descriptors, size.cells(), point, descriptor);
             }
         }
@@ -120,17 +104,11 @@ fn sample(map: &[f32], cells: Size, [x, y]: [u16; 2], descriptor: &mut [f32]) {
     let (right, below) = (u - column, v - row);
     for (row, row_weight) in [(row, 1.0 - below), (row + 1.0, below)] {
         for (column, column_weight) in [(column, 1.0 - right), (column + 1.0, right)] {
-            let inside = row >= 0.0
-                && column >= 0.0
-                && row < cells.height as f32
-                && column < cells.width as f32;
+            let inside = row >= 0.0 && column >= 0.0 && row < cells.height as f32 && column < cells.width as f32;
             if inside {
                 let cell = row as usize * cells.width + column as usize;
                 let weight = row_weight * column_weight;
-                for (sum, &value) in descriptor
-                    .iter_mut()
-                    .zip(&map[cell * DESCRIPTOR_DIM..][..DESCRIPTOR_DIM])
-                {
+                for (sum, &value) in descriptor.iter_mut().zip(&map[cell * DESCRIPTOR_DIM..][..DESCRIPTOR_DIM]) {
                     *sum += weight * value;
                 }
             }
@@ -160,22 +138,20 @@ mod tests {
     }
 
     fn without_descriptors() -> Params {
-        Params {
-            return_descriptors: false,
-            ..Params::default()
-        }
+        Params { return_descriptors: false, ..Params::default() }
     }
 
     /// Score maps of a few cells with few distinct values, so that ties are common.
     fn maps() -> impl Strategy<Value = Maps> {
         (2usize..6, 2usize..6).prop_flat_map(|(rows, columns)| {
             let size = Size::new(8 * rows, 8 * columns);
-            proptest::collection::vec((0u8..20).prop_map(|v| f32::from(v) / 20.0), size.area())
-                .prop_map(move |scores| {
+            proptest::collection::vec((0u8..20).prop_map(|v| f32::from(v) / 20.0), size.area()).prop_map(
+                move |scores| {
                     let mut maps = Maps::new(size);
                     maps.scores = scores;
                     maps
-                })
+                },
+            )
         })
     }
 
@@ -185,11 +161,7 @@ mod tests {
         let border = params.border_removal_distance;
         let at = |y: isize, x: isize| {
             let inside = y >= 0 && x >= 0 && y < size.height as isize && x < size.width as isize;
-            if inside {
-                maps.scores[y as usize * size.width + x as usize]
-            } else {
-                f32::NEG_INFINITY
-            }
+            if inside { maps.scores[y as usize * size.width + x as usize] } else { f32::NEG_INFINITY }
         };
         let mut found = Vec::new();
         for y in 0..size.height {
@@ -201,10 +173,7 @@ mod tests {
                         maximum = maximum.max(at(y as isize + dy, x as isize + dx));
                     }
                 }
-                let near_border = y < border
-                    || x < border
-                    || y + border >= size.height
-                    || x + border >= size.width;
+                let near_border = y < border || x < border || y + border >= size.height || x + border >= size.width;
                 if score == maximum && score > params.keypoint_threshold && !near_border {
                     found.push(([x as u16, y as u16], score));
                 }
@@ -252,31 +221,16 @@ mod tests {
         for (x, y) in [(1, 16), (16, 1), (30, 16), (16, 30)] {
             maps.scores[y * size.width + x] = 0.5;
         }
-        let params = |postprocess| Params {
-            postprocess,
-            ..without_descriptors()
-        };
+        let params = |postprocess| Params { postprocess, ..without_descriptors() };
         assert!(extract(&maps, &params(Postprocess::Package)).is_empty());
-        assert_eq!(
-            extract(&maps, &params(Postprocess::Upstream)).points,
-            [[30, 16], [16, 30]]
-        );
+        assert_eq!(extract(&maps, &params(Postprocess::Upstream)).points, [[30, 16], [16, 30]]);
     }
 
     #[test]
     fn no_keypoints_is_an_answer() {
-        let maps = Maps {
-            descriptors: vec![1.0; 16 * 256],
-            ..Maps::new(Size::new(32, 32))
-        };
+        let maps = Maps { descriptors: vec![1.0; 16 * 256], ..Maps::new(Size::new(32, 32)) };
         for postprocess in [Postprocess::Package, Postprocess::Upstream] {
-            let found = extract(
-                &maps,
-                &Params {
-                    postprocess,
-                    ..Params::default()
-                },
-            );
+            let found = extract(&maps, &Params { postprocess, ..Params::default() });
             assert!(found.is_empty());
             assert_eq!(found.descriptors().map(|d| d.dim()), Some((0, 256)));
         }
@@ -284,17 +238,8 @@ mod tests {
 
     #[test]
     fn an_all_equal_map_keeps_every_pixel_inside_the_border() {
-        let maps = Maps {
-            scores: vec![0.25; 32 * 40],
-            ..Maps::new(Size::new(32, 40))
-        };
-        let found = extract(
-            &maps,
-            &Params {
-                max_keypoints: None,
-                ..without_descriptors()
-            },
-        );
+        let maps = Maps { scores: vec![0.25; 32 * 40], ..Maps::new(Size::new(32, 40)) };
+        let found = extract(&maps, &Params { max_keypoints: None, ..without_descriptors() });
         assert_eq!(found.len(), 24 * 32);
         assert_eq!(found.points[..2], [[4, 4], [5, 4]]);
         assert!(found.descriptors().is_none());
@@ -302,16 +247,9 @@ mod tests {
 
     #[test]
     fn a_border_wider_than_the_frame_leaves_nothing() {
-        let maps = Maps {
-            scores: vec![0.25; 32 * 40],
-            ..Maps::new(Size::new(32, 40))
-        };
+        let maps = Maps { scores: vec![0.25; 32 * 40], ..Maps::new(Size::new(32, 40)) };
         for postprocess in [Postprocess::Package, Postprocess::Upstream] {
-            let params = Params {
-                border_removal_distance: 240,
-                postprocess,
-                ..without_descriptors()
-            };
+            let params = Params { border_removal_distance: 240, postprocess, ..without_descriptors() };
             assert!(extract(&maps, &params).is_empty());
         }
     }
@@ -340,10 +278,7 @@ mod tests {
             let v = (f64::from(point[1]) - 3.5) / (8.0 * 60.0 - 4.5) * 59.0;
             let ratio = f64::from(descriptor[0]) / f64::from(descriptor[1]);
             let expected = (u + 1.0) / (v + 1.0);
-            assert!(
-                (ratio / expected - 1.0).abs() < 1e-5,
-                "{point:?}: {ratio} for {expected}"
-            );
+            assert!((ratio / expected - 1.0).abs() < 1e-5, "{point:?}: {ratio} for {expected}");
             // Half a pixel elsewhere is told apart.
             let shifted = ((u + 0.5 / 8.0) + 1.0) / (v + 1.0);
             assert!((ratio / shifted - 1.0).abs() > 1e-4, "{point:?}");

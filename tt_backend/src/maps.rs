@@ -23,10 +23,6 @@ impl Maps {
 
     /// Maps for frames of `size`: scores all zero, descriptors empty.
     pub fn new(size: Size) -> Self {
-        Self {
-            size,
-            scores: vec![0.0; size.area()],
-            descriptors: Vec::new(),
-        }
+        Self { size, scores: vec![0.0; size.area()], descriptors: Vec::new() }
     }
 }

@@ -49,31 +49,15 @@ impl Suppression {
     ///
     /// Source: `simple_nms` of `transformers` (and of Magic Leap's SuperGlue before it).
     pub fn iterated(&mut self, scores: &[f32], size: Size, radius: usize) -> Survivors<'_> {
-        let Self {
-            window,
-            maxima,
-            mask,
-            near,
-            remaining,
-        } = self;
+        let Self { window, maxima, mask, near, remaining } = self;
         window.run(scores, size, radius, maxima);
         let mark = |survives: bool| if survives { 1.0f32 } else { 0.0 };
         mask.clear();
-        mask.extend(
-            scores
-                .iter()
-                .zip(&*maxima)
-                .map(|(score, maximum)| mark(score == maximum)),
-        );
+        mask.extend(scores.iter().zip(&*maxima).map(|(score, maximum)| mark(score == maximum)));
         for _ in 0..2 {
             window.run(mask, size, radius, near);
             remaining.clear();
-            remaining.extend(
-                scores
-                    .iter()
-                    .zip(&*near)
-                    .map(|(&score, &near)| if near > 0.0 { 0.0 } else { score }),
-            );
+            remaining.extend(scores.iter().zip(&*near).map(|(&score, &near)| if near > 0.0 { 0.0 } else { score }));
             window.run(remaining, size, radius, maxima);
             for (index, mask) in mask.iter_mut().enumerate() {
                 if near[index] <= 0.0 && remaining[index] == maxima[index] {
@@ -142,8 +126,7 @@ mod tests {
                 let (y, x) = (index / size.width, index % size.width);
                 let rows = y.saturating_sub(radius)..=(y + radius).min(size.height - 1);
                 let columns = x.saturating_sub(radius)..=(x + radius).min(size.width - 1);
-                rows.flat_map(|y| columns.clone().map(move |x| at(y, x)))
-                    .fold(f32::NEG_INFINITY, f32::max)
+                rows.flat_map(|y| columns.clone().map(move |x| at(y, x))).fold(f32::NEG_INFINITY, f32::max)
             })
             .collect()
     }
@@ -154,15 +137,8 @@ mod tests {
         let mut mask = equal(scores, &window_max(scores, size, radius));
         for _ in 0..2 {
             let floats: Vec<f32> = mask.iter().map(|&m| f32::from(u8::from(m))).collect();
-            let near: Vec<bool> = window_max(&floats, size, radius)
-                .iter()
-                .map(|&m| m > 0.0)
-                .collect();
-            let rest: Vec<f32> = scores
-                .iter()
-                .zip(&near)
-                .map(|(&s, &near)| if near { 0.0 } else { s })
-                .collect();
+            let near: Vec<bool> = window_max(&floats, size, radius).iter().map(|&m| m > 0.0).collect();
+            let rest: Vec<f32> = scores.iter().zip(&near).map(|(&s, &near)| if near { 0.0 } else { s }).collect();
             let new = equal(&rest, &window_max(&rest, size, radius));
             for index in 0..mask.len() {
                 mask[index] |= new[index] && !near[index];
@@ -174,10 +150,7 @@ mod tests {
     /// Maps of few distinct values, so that ties are common.
     fn maps() -> impl Strategy<Value = (Size, Vec<f32>)> {
         (1usize..24, 1usize..24).prop_flat_map(|(height, width)| {
-            let values = proptest::collection::vec(
-                (0u8..12).prop_map(|v| f32::from(v) / 16.0),
-                height * width,
-            );
+            let values = proptest::collection::vec((0u8..12).prop_map(|v| f32::from(v) / 16.0), height * width);
             (Just(Size::new(height, width)), values)
         })
     }
@@ -210,10 +183,7 @@ mod tests {
         let mut suppression = Suppression::default();
         for radius in [0, 1, 32] {
             let survivors = suppression.single_pass(&scores, Size::new(3, 4), radius);
-            assert!(
-                (0..12).all(|index| survivors.survives(index, 0.5)),
-                "radius {radius}"
-            );
+            assert!((0..12).all(|index| survivors.survives(index, 0.5)), "radius {radius}");
         }
     }
 }

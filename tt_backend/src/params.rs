@@ -87,8 +87,7 @@ impl Params {
 
     /// The number that users write for [`Params::max_keypoints`].
     pub fn max_keypoints_number(&self) -> i64 {
-        self.max_keypoints
-            .map_or(-1, |count| i64::try_from(count).unwrap_or(i64::MAX))
+        self.max_keypoints.map_or(-1, |count| i64::try_from(count).unwrap_or(i64::MAX))
     }
 
     /// Checks every range.
@@ -137,70 +136,20 @@ mod tests {
     fn each_bound_is_enforced_and_named() {
         let p = Params::default;
         for (params, name) in [
-            (
-                Params {
-                    max_keypoints: Some(307_201),
-                    ..p()
-                },
-                "max_keypoints is 307201",
-            ),
-            (
-                Params {
-                    keypoint_threshold: 1.01,
-                    ..p()
-                },
-                "keypoint_threshold is 1.01",
-            ),
-            (
-                Params {
-                    keypoint_threshold: -0.1,
-                    ..p()
-                },
-                "keypoint_threshold is -0.1",
-            ),
-            (
-                Params {
-                    keypoint_threshold: f32::NAN,
-                    ..p()
-                },
-                "keypoint_threshold is NaN",
-            ),
-            (
-                Params {
-                    nms_radius: 33,
-                    ..p()
-                },
-                "nms_radius is 33",
-            ),
-            (
-                Params {
-                    border_removal_distance: 241,
-                    ..p()
-                },
-                "border_removal_distance is 241",
-            ),
+            (Params { max_keypoints: Some(307_201), ..p() }, "max_keypoints is 307201"),
+            (Params { keypoint_threshold: 1.01, ..p() }, "keypoint_threshold is 1.01"),
+            (Params { keypoint_threshold: -0.1, ..p() }, "keypoint_threshold is -0.1"),
+            (Params { keypoint_threshold: f32::NAN, ..p() }, "keypoint_threshold is NaN"),
+            (Params { nms_radius: 33, ..p() }, "nms_radius is 33"),
+            (Params { border_removal_distance: 241, ..p() }, "border_removal_distance is 241"),
         ] {
             let text = params.check().expect_err(name).to_string();
             assert!(text.contains(name), "{text}");
         }
         for params in [
-            Params {
-                max_keypoints: None,
-                nms_radius: 0,
-                keypoint_threshold: 0.0,
-                ..p()
-            },
-            Params {
-                max_keypoints: Some(307_200),
-                nms_radius: 32,
-                keypoint_threshold: 1.0,
-                ..p()
-            },
-            Params {
-                max_keypoints: Some(0),
-                border_removal_distance: 0,
-                ..p()
-            },
+            Params { max_keypoints: None, nms_radius: 0, keypoint_threshold: 0.0, ..p() },
+            Params { max_keypoints: Some(307_200), nms_radius: 32, keypoint_threshold: 1.0, ..p() },
+            Params { max_keypoints: Some(0), border_removal_distance: 0, ..p() },
         ] {
             assert!(params.check().is_ok(), "{params:?}");
         }

@@ -17,11 +17,7 @@ pub(crate) enum Samples {
     /// 8 bits: 0 is black, 255 is white.
     U8,
     /// 16 bits: `black` and everything below maps to 0, `white` and everything above to 1.
-    U16 {
-        endian: Endian,
-        black: u16,
-        white: u16,
-    },
+    U16 { endian: Endian, black: u16, white: u16 },
 }
 
 impl Samples {
@@ -64,12 +60,7 @@ impl<'a> Plane<'a> {
     /// # Errors
     ///
     /// If the size is empty or absurd, the strides overlap, or `data` is shorter than they reach.
-    pub fn from_u8(
-        data: &'a [u8],
-        size: Size,
-        row_stride: usize,
-        pixel_stride: usize,
-    ) -> Result<Self, Error> {
+    pub fn from_u8(data: &'a [u8], size: Size, row_stride: usize, pixel_stride: usize) -> Result<Self, Error> {
         Self::new(data, size, row_stride, pixel_stride, Samples::U8)
     }
 
@@ -95,17 +86,7 @@ impl<'a> Plane<'a> {
         pixel_stride: usize,
         endian: Endian,
     ) -> Result<Self, Error> {
-        Self::new(
-            data,
-            size,
-            row_stride,
-            pixel_stride,
-            Samples::U16 {
-                endian,
-                black: 0,
-                white: u16::MAX,
-            },
-        )
+        Self::new(data, size, row_stride, pixel_stride, Samples::U16 { endian, black: 0, white: u16::MAX })
     }
 
     /// The same plane with `black..=white` mapped to 0..=1 and clamped outside. 8-bit planes keep their range.
@@ -122,11 +103,7 @@ impl<'a> Plane<'a> {
             });
         }
         if let Samples::U16 { endian, .. } = self.samples {
-            self.samples = Samples::U16 {
-                endian,
-                black,
-                white,
-            };
+            self.samples = Samples::U16 { endian, black, white };
         }
         Ok(self)
     }
@@ -143,10 +120,7 @@ impl<'a> Plane<'a> {
             return Err(layout("an image needs at least one pixel".into()));
         }
         if size.height > Self::MAX_SIDE || size.width > Self::MAX_SIDE {
-            return Err(layout(format!(
-                "no side may be longer than {} pixels",
-                Self::MAX_SIDE
-            )));
+            return Err(layout(format!("no side may be longer than {} pixels", Self::MAX_SIDE)));
         }
         if pixel_stride < samples.bytes() {
             return Err(layout(format!(
@@ -155,33 +129,17 @@ impl<'a> Plane<'a> {
             )));
         }
         // Saturation keeps absurd strides from wrapping round into small ones; they then fail the length check.
-        let row_bytes = (size.width - 1)
-            .saturating_mul(pixel_stride)
-            .saturating_add(samples.bytes());
+        let row_bytes = (size.width - 1).saturating_mul(pixel_stride).saturating_add(samples.bytes());
         if size.height > 1 && row_stride < row_bytes {
             return Err(layout(format!(
                 "{row_stride} bytes from row to row are too few for a row of {row_bytes} bytes"
             )));
         }
-        let needed = (size.height - 1)
-            .saturating_mul(row_stride)
-            .saturating_add(row_bytes);
+        let needed = (size.height - 1).saturating_mul(row_stride).saturating_add(row_bytes);
         if data.len() < needed {
-            return Err(Error::PlaneTooShort {
-                size,
-                pixel_stride,
-                row_stride,
-                needed,
-                given: data.len(),
-            });
+            return Err(Error::PlaneTooShort { size, pixel_stride, row_stride, needed, given: data.len() });
         }
-        Ok(Self {
-            data,
-            size,
-            row_stride,
-            pixel_stride,
-            samples,
-        })
+        Ok(Self { data, size, row_stride, pixel_stride, samples })
     }
 
     /// Height and width.
@@ -210,19 +168,12 @@ impl<'a> Plane<'a> {
     }
 
     /// The samples of row `y` of a 16-bit plane in the given byte order.
-    pub(crate) fn row_u16(
-        &self,
-        y: usize,
-        endian: Endian,
-    ) -> impl ExactSizeIterator<Item = u16> + use<'a> {
+    pub(crate) fn row_u16(&self, y: usize, endian: Endian) -> impl ExactSizeIterator<Item = u16> + use<'a> {
         let decode = match endian {
             Endian::Little => u16::from_le_bytes,
             Endian::Big => u16::from_be_bytes,
         };
-        self.row(y)
-            .windows(2)
-            .step_by(self.pixel_stride)
-            .map(move |pair| decode([pair[0], pair[1]]))
+        self.row(y).windows(2).step_by(self.pixel_stride).map(move |pair| decode([pair[0], pair[1]]))
     }
 }
 
@@ -243,10 +194,7 @@ mod tests {
     #[test]
     fn reads_both_byte_orders_at_odd_addresses() -> Result<(), Error> {
         let data = [0xff, 0x01, 0x02, 0x03, 0x04];
-        for (endian, expected) in [
-            (Endian::Little, [0x0201, 0x0403]),
-            (Endian::Big, [0x0102, 0x0304]),
-        ] {
+        for (endian, expected) in [(Endian::Little, [0x0201, 0x0403]), (Endian::Big, [0x0102, 0x0304])] {
             let plane = Plane::from_u16(&data[1..], Size::new(1, 2), 4, 2, endian)?;
             assert_eq!(plane.row_u16(0, endian).collect::<Vec<_>>(), expected);
         }
@@ -257,33 +205,13 @@ mod tests {
     fn refuses_what_the_data_cannot_hold() {
         let size = Size::new(3, 4);
         assert!(Plane::contiguous(&[0; 12], size).is_ok());
-        let short = Plane::contiguous(&[0; 11], size)
-            .expect_err("one byte is missing")
-            .to_string();
-        assert!(
-            short.contains("12 bytes") && short.contains("11 were given"),
-            "{short}"
-        );
-        assert!(
-            Plane::from_u8(&[0; 100], size, 3, 1).is_err(),
-            "rows overlap"
-        );
-        assert!(
-            Plane::from_u8(&[0; 100], size, 4, 0).is_err(),
-            "pixels overlap"
-        );
-        assert!(
-            Plane::from_u8(&[0; 100], size, usize::MAX, 1).is_err(),
-            "stride beyond memory"
-        );
-        assert!(
-            Plane::from_u8(&[0; 100], size, usize::MAX, usize::MAX).is_err(),
-            "strides beyond memory"
-        );
+        let short = Plane::contiguous(&[0; 11], size).expect_err("one byte is missing").to_string();
+        assert!(short.contains("12 bytes") && short.contains("11 were given"), "{short}");
+        assert!(Plane::from_u8(&[0; 100], size, 3, 1).is_err(), "rows overlap");
+        assert!(Plane::from_u8(&[0; 100], size, 4, 0).is_err(), "pixels overlap");
+        assert!(Plane::from_u8(&[0; 100], size, usize::MAX, 1).is_err(), "stride beyond memory");
+        assert!(Plane::from_u8(&[0; 100], size, usize::MAX, usize::MAX).is_err(), "strides beyond memory");
         assert!(Plane::contiguous(&[], Size::new(0, 4)).is_err(), "no rows");
-        assert!(
-            Plane::contiguous(&[0; 70_000], Size::new(1, 70_000)).is_err(),
-            "absurd width"
-        );
+        assert!(Plane::contiguous(&[0; 70_000], Size::new(1, 70_000)).is_err(), "absurd width");
     }
 }

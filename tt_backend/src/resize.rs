@@ -29,12 +29,7 @@ pub struct Resizer {
 impl Resizer {
     /// A resizer to `target`.
     pub fn new(target: Size) -> Self {
-        Self {
-            target,
-            bytes: Passes::default(),
-            words: Passes::default(),
-            row: Vec::new(),
-        }
+        Self { target, bytes: Passes::default(), words: Passes::default(), row: Vec::new() }
     }
 
     /// Writes the plane, resized and scaled to 0..=1, into `frame` (row-major, the target's size).
@@ -42,11 +37,7 @@ impl Resizer {
         frame.resize(self.target.height * self.target.width, 0.0);
         match plane.samples() {
             Samples::U8 => self.resize_u8(plane, frame),
-            Samples::U16 {
-                endian,
-                black,
-                white,
-            } => self.resize_u16(plane, endian, black, white, frame),
+            Samples::U16 { endian, black, white } => self.resize_u16(plane, endian, black, white, frame),
         }
     }
 
@@ -55,14 +46,8 @@ impl Resizer {
         if plane.size() == self.target {
             for (y, row) in frame.chunks_exact_mut(self.target.width).enumerate() {
                 match plane.row_u8_contiguous(y) {
-                    Some(samples) => row
-                        .iter_mut()
-                        .zip(samples)
-                        .for_each(|(out, &sample)| *out = to_unit(sample)),
-                    None => row
-                        .iter_mut()
-                        .zip(plane.row_u8(y))
-                        .for_each(|(out, sample)| *out = to_unit(sample)),
+                    Some(samples) => row.iter_mut().zip(samples).for_each(|(out, &sample)| *out = to_unit(sample)),
+                    None => row.iter_mut().zip(plane.row_u8(y)).for_each(|(out, sample)| *out = to_unit(sample)),
                 }
             }
             return;
@@ -82,22 +67,13 @@ impl Resizer {
         );
     }
 
-    fn resize_u16(
-        &mut self,
-        plane: &Plane<'_>,
-        endian: Endian,
-        black: u16,
-        white: u16,
-        frame: &mut [f32],
-    ) {
+    fn resize_u16(&mut self, plane: &Plane<'_>, endian: Endian, black: u16, white: u16, frame: &mut [f32]) {
         let (low, range) = (f32::from(black), f32::from(white) - f32::from(black));
         let to_unit = |sample: u16| ((f32::from(sample) - low) / range).clamp(0.0, 1.0);
         let width = self.target.width;
         if plane.size() == self.target {
             for (y, row) in frame.chunks_exact_mut(width).enumerate() {
-                row.iter_mut()
-                    .zip(plane.row_u16(y, endian))
-                    .for_each(|(out, sample)| *out = to_unit(sample));
+                row.iter_mut().zip(plane.row_u16(y, endian)).for_each(|(out, sample)| *out = to_unit(sample));
             }
             return;
         }
@@ -206,16 +182,9 @@ impl<W> Filter<W> {
             let total: f64 = (start..end).map(triangle).sum();
             weights.extend((start..end).map(|x| S::weight(triangle(x) / total)));
             weights.resize_with((index + 1) * stride, || S::weight(0.0));
-            windows.push(Window {
-                start,
-                len: end - start,
-            });
+            windows.push(Window { start, len: end - start });
         }
-        Self {
-            windows,
-            weights,
-            stride,
-        }
+        Self { windows, weights, stride }
     }
 
     fn taps(&self, index: usize) -> (Window, &[W]) {
@@ -259,10 +228,8 @@ impl<S: Sample> Passes<S> {
             return;
         }
         self.sizes = Some((input, output));
-        self.horizontal =
-            (input.width != output.width).then(|| Filter::triangle::<S>(input.width, output.width));
-        self.vertical = (input.height != output.height)
-            .then(|| Filter::triangle::<S>(input.height, output.height));
+        self.horizontal = (input.width != output.width).then(|| Filter::triangle::<S>(input.width, output.width));
+        self.vertical = (input.height != output.height).then(|| Filter::triangle::<S>(input.height, output.height));
         // Replaced rather than resized, so that one huge frame does not hold its memory for ever.
         self.block = vec![[S::default(); LANES]; input.width];
         self.rows = vec![S::default(); input.height * output.width];
@@ -271,11 +238,7 @@ impl<S: Sample> Passes<S> {
     }
 
     /// `read(y, lane, block)` puts input row `y` into a lane of the block; `write(y, row)` takes output row `y`.
-    fn run(
-        &mut self,
-        read: impl Fn(usize, usize, &mut [[S; LANES]]),
-        mut write: impl FnMut(usize, &[S]),
-    ) {
+    fn run(&mut self, read: impl Fn(usize, usize, &mut [[S; LANES]]), mut write: impl FnMut(usize, &[S])) {
         let Some((input, output)) = self.sizes else {
             return;
         };
@@ -293,9 +256,7 @@ impl<S: Sample> Passes<S> {
         for y in 0..output.height {
             match &self.vertical {
                 Some(filter) => {
-                    best_code(|| {
-                        filter_columns(filter, y, &self.rows, &mut self.sums, &mut self.line)
-                    });
+                    best_code(|| filter_columns(filter, y, &self.rows, &mut self.sums, &mut self.line));
                     write(y, &self.line);
                 }
                 None => write(y, &self.rows[y * output.width..][..output.width]),
@@ -333,20 +294,11 @@ fn unscatter<S: Sample>(block: &[[S; LANES]], rows: &mut [S]) {
 
 /// The vertical pass for output row `y`, along the rows so that it runs in vectors.
 #[inline(always)]
-fn filter_columns<S: Sample>(
-    filter: &Filter<S::Weight>,
-    y: usize,
-    rows: &[S],
-    sums: &mut [S::Weight],
-    line: &mut [S],
-) {
+fn filter_columns<S: Sample>(filter: &Filter<S::Weight>, y: usize, rows: &[S], sums: &mut [S::Weight], line: &mut [S]) {
     let width = line.len();
     let (window, weights) = filter.taps(y);
     sums.fill(S::START);
-    for (row, &weight) in rows[window.start * width..]
-        .chunks_exact(width)
-        .zip(weights)
-    {
+    for (row, &weight) in rows[window.start * width..].chunks_exact(width).zip(weights) {
         for (sum, &sample) in sums.iter_mut().zip(row) {
             *sum = S::add(*sum, weight, sample);
         }

@@ -60,8 +60,6 @@ impl FromStr for Size {
             let (height, width) = text.split_once('x')?;
             Some(Self::new(height.parse().ok()?, width.parse().ok()?))
         };
-        parse().ok_or_else(|| {
-            format!("`{text}` is not a size: write height x width, for example 480x640")
-        })
+        parse().ok_or_else(|| format!("`{text}` is not a size: write height x width, for example 480x640"))
     }
 }

@@ -72,10 +72,8 @@ impl Weights {
             weights.provenance.name = name;
             weights.provenance.revision = Some(revision);
         } else if weights.provenance.name.is_empty() {
-            weights.provenance.name = path.file_stem().map_or_else(
-                || "unnamed".to_owned(),
-                |stem| stem.to_string_lossy().into_owned(),
-            );
+            weights.provenance.name =
+                path.file_stem().map_or_else(|| "unnamed".to_owned(), |stem| stem.to_string_lossy().into_owned());
         }
         Ok(weights)
     }
@@ -98,10 +96,7 @@ impl Weights {
     ///
     /// [`Error::Weights`] says which tensor is wrong, what was found and what was expected.
     pub fn from_bytes(bytes: &[u8], origin: &str) -> Result<Self, Error> {
-        load::parse(bytes).map_err(|reason| Error::Weights {
-            origin: origin.to_owned(),
-            reason,
-        })
+        load::parse(bytes).map_err(|reason| Error::Weights { origin: origin.to_owned(), reason })
     }
 
     /// Which weights would be used: `explicit` if given (the word `bundled` means the bundled ones), else

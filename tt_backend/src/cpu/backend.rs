@@ -44,27 +44,17 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn detect(
-        &mut self,
-        plane: &Plane<'_>,
-        params: &Params,
-        out: &mut Detections,
-    ) -> Result<(), Error> {
+    fn detect(&mut self, plane: &Plane<'_>, params: &Params, out: &mut Detections) -> Result<(), Error> {
         let start = Instant::now();
         self.resizer.resize(plane, &mut self.frame);
         let resized = Instant::now();
-        self.network
-            .forward(&self.frame, params.return_descriptors, &mut self.maps);
+        self.network.forward(&self.frame, params.return_descriptors, &mut self.maps);
         let inferred = Instant::now();
         self.extractor.extract(&self.maps, params, out);
         out.network = self.maps.size;
         out.original = plane.size();
         out.serving_path = ServingPath::default();
-        out.timings = Timings {
-            resize: resized - start,
-            network: inferred - resized,
-            keypoints: inferred.elapsed(),
-        };
+        out.timings = Timings { resize: resized - start, network: inferred - resized, keypoints: inferred.elapsed() };
         Ok(())
     }
 }

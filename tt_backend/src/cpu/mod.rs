@@ -33,11 +33,7 @@ impl Layer {
             let (tap, i) = (row / input, row % input);
             conv.weight[[o, i, tap / kw, tap % kw]]
         });
-        Self {
-            kernel: kh,
-            matrix,
-            bias: conv.bias.to_vec(),
-        }
+        Self { kernel: kh, matrix, bias: conv.bias.to_vec() }
     }
 
     /// Same-padded convolution of a channel-last map.
@@ -45,39 +41,30 @@ impl Layer {
         let (depth, out) = self.matrix.dim();
         let channels = depth / (self.kernel * self.kernel);
         let mut output = vec![0.0f32; size.area() * out];
-        output
-            .par_chunks_mut(size.width * out)
-            .enumerate()
-            .for_each(|(y, row)| {
-                let half = self.kernel as isize / 2;
-                let mut columns = vec![0.0f32; size.width * depth];
-                for x in 0..size.width {
-                    for tap in 0..self.kernel * self.kernel {
-                        let sy = y as isize + (tap / self.kernel) as isize - half;
-                        let sx = x as isize + (tap % self.kernel) as isize - half;
-                        if sy >= 0
-                            && sx >= 0
-                            && (sy as usize) < size.height
-                            && (sx as usize) < size.width
-                        {
-                            let from = (sy as usize * size.width + sx as usize) * channels;
-                            let to = x * depth + tap * channels;
-                            columns[to..to + channels]
-                                .copy_from_slice(&input[from..from + channels]);
-                        }
+        output.par_chunks_mut(size.width * out).enumerate().for_each(|(y, row)| {
+            let half = self.kernel as isize / 2;
+            let mut columns = vec![0.0f32; size.width * depth];
+            for x in 0..size.width {
+                for tap in 0..self.kernel * self.kernel {
+                    let sy = y as isize + (tap / self.kernel) as isize - half;
+                    let sx = x as isize + (tap % self.kernel) as isize - half;
+                    if sy >= 0 && sx >= 0 && (sy as usize) < size.height && (sx as usize) < size.width {
+                        let from = (sy as usize * size.width + sx as usize) * channels;
+                        let to = x * depth + tap * channels;
+                        columns[to..to + channels].copy_from_slice(&input[from..from + channels]);
                     }
                 }
-                for pixel in row.chunks_exact_mut(out) {
-                    pixel.copy_from_slice(&self.bias);
-                }
-                let a = ArrayView2::from_shape((size.width, depth), &columns).expect("shape");
-                let mut c =
-                    ndarray::ArrayViewMut2::from_shape((size.width, out), row).expect("shape");
-                general_mat_mul(1.0, &a, &self.matrix, 1.0, &mut c);
-                if relu {
-                    c.mapv_inplace(|v| v.max(0.0));
-                }
-            });
+            }
+            for pixel in row.chunks_exact_mut(out) {
+                pixel.copy_from_slice(&self.bias);
+            }
+            let a = ArrayView2::from_shape((size.width, depth), &columns).expect("shape");
+            let mut c = ndarray::ArrayViewMut2::from_shape((size.width, out), row).expect("shape");
+            general_mat_mul(1.0, &a, &self.matrix, 1.0, &mut c);
+            if relu {
+                c.mapv_inplace(|v| v.max(0.0));
+            }
+        });
         output
     }
 }
@@ -85,45 +72,27 @@ impl Layer {
 fn max_pool(input: &[f32], size: Size, channels: usize) -> (Vec<f32>, Size) {
     let half = Size::new(size.height / 2, size.width / 2);
     let mut output = vec![0.0f32; half.area() * channels];
-    output
-        .par_chunks_mut(channels)
-        .enumerate()
-        .for_each(|(i, pixel)| {
-            let (y, x) = (i / half.width, i % half.width);
-            for (c, v) in pixel.iter_mut().enumerate() {
-                let at = |dy: usize, dx: usize| {
-                    input[((2 * y + dy) * size.width + 2 * x + dx) * channels + c]
-                };
-                *v = at(0, 0).max(at(0, 1)).max(at(1, 0).max(at(1, 1)));
-            }
-        });
+    output.par_chunks_mut(channels).enumerate().for_each(|(i, pixel)| {
+        let (y, x) = (i / half.width, i % half.width);
+        for (c, v) in pixel.iter_mut().enumerate() {
+            let at = |dy: usize, dx: usize| input[((2 * y + dy) * size.width + 2 * x + dx) * channels + c];
+            *v = at(0, 0).max(at(0, 1)).max(at(1, 0).max(at(1, 1)));
+        }
+    });
     (output, half)
 }
 
 impl Network {
     /// Prepares the network for frames of `size` on `threads` threads; 0 is one for each core.
     pub fn new(weights: &Weights, size: Size, threads: usize) -> Result<Self, Error> {
-        if !size.height.is_multiple_of(8)
-            || !size.width.is_multiple_of(8)
-            || size.height < 16
-            || size.width < 16
-        {
+        if !size.height.is_multiple_of(8) || !size.width.is_multiple_of(8) || size.height < 16 || size.width < 16 {
             return Err(Error::NetworkSize(size));
         }
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .map_err(|error| Error::System {
-                action: "starting the network's threads",
-                source: std::io::Error::other(error),
-            })?;
-        let layers = weights
-            .encoder
-            .iter()
-            .chain(&weights.score)
-            .chain(&weights.descriptor)
-            .map(Layer::new)
-            .collect();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|error| Error::System {
+            action: "starting the network's threads",
+            source: std::io::Error::other(error),
+        })?;
+        let layers = weights.encoder.iter().chain(&weights.score).chain(&weights.descriptor).map(Layer::new).collect();
         Ok(Self { size, layers, pool })
     }
 
@@ -138,11 +107,7 @@ impl Network {
     ///
     /// When the frame is not of the network's size.
     pub fn forward(&mut self, frame: &[f32], descriptors: bool, maps: &mut Maps) {
-        assert_eq!(
-            frame.len(),
-            self.size.area(),
-            "frame of another size than the network's"
-        );
+        assert_eq!(frame.len(), self.size.area(), "frame of another size than the network's");
         let layers = &self.layers;
         let size = self.size;
         self.pool.install(|| {

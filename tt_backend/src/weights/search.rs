@@ -59,10 +59,7 @@ impl fmt::Display for Location {
 }
 
 /// [`Weights::locate`] with the environment as an argument, so that tests need not change the process's own.
-pub(super) fn locate(
-    explicit: Option<&Path>,
-    env: impl Fn(&str) -> Option<OsString>,
-) -> Result<Location, Error> {
+pub(super) fn locate(explicit: Option<&Path>, env: impl Fn(&str) -> Option<OsString>) -> Result<Location, Error> {
     if let Some(path) = explicit {
         return Ok(if path.as_os_str() == BUNDLED_WORD {
             Location::Bundled
@@ -77,12 +74,7 @@ pub(super) fn locate(
     // Not `exists()`: a link whose blob is gone is a broken download, which the user should hear of.
     match path.symlink_metadata() {
         Ok(_) => Ok(Location::HubCache(path)),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(Location::Bundled)
         }
         Err(source) => Err(Error::WeightsRead { path, source }),
@@ -92,20 +84,14 @@ pub(super) fn locate(
 /// The pinned weights file in a hub cache folder, as `huggingface_hub` lays it out, whether it is there or not.
 pub fn hub_snapshot_file(hub_cache: &Path) -> PathBuf {
     let repo = format!("models--{}", HUB_REPO.replace('/', "--"));
-    hub_cache
-        .join(repo)
-        .join("snapshots")
-        .join(HUB_REVISION)
-        .join(HUB_FILE)
+    hub_cache.join(repo).join("snapshots").join(HUB_REVISION).join(HUB_FILE)
 }
 
 /// The folder in which `huggingface_hub` keeps repositories: `HF_HUB_CACHE`, else `HUGGINGFACE_HUB_CACHE`
 /// (its old name), else `HF_HOME/hub`, else `XDG_CACHE_HOME/huggingface/hub`, else
 /// `HOME/.cache/huggingface/hub`. An empty variable counts as unset. `None` when not even `HOME` is set.
 pub fn hub_cache_dir(env: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let home = env("HOME")
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from);
+    let home = env("HOME").filter(|value| !value.is_empty()).map(PathBuf::from);
     let folder = |name: &str| {
         let value = env(name).filter(|value| !value.is_empty())?;
         Some(expand_home(Path::new(&value), home.as_deref()))
@@ -114,10 +100,7 @@ pub fn hub_cache_dir(env: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> 
         .or_else(|| folder("HUGGINGFACE_HUB_CACHE"))
         .or_else(|| folder("HF_HOME").map(|path| path.join("hub")))
         .or_else(|| folder("XDG_CACHE_HOME").map(|path| path.join("huggingface").join("hub")))
-        .or_else(|| {
-            home.as_ref()
-                .map(|path| path.join(".cache").join("huggingface").join("hub"))
-        })
+        .or_else(|| home.as_ref().map(|path| path.join(".cache").join("huggingface").join("hub")))
 }
 
 /// A leading `~` in these variables means the home folder to `huggingface_hub`, also where no shell expanded it.
