@@ -34,11 +34,16 @@ impl CpuBackend {
             extractor: Extractor::default(),
         })
     }
+
+    /// Threads that the network runs on.
+    pub fn threads(&self) -> usize {
+        self.network.threads()
+    }
 }
 
 impl Backend for CpuBackend {
     fn description(&self) -> String {
-        match self.network.threads() {
+        match self.threads() {
             1 => "cpu, 1 thread".to_owned(),
             threads => format!("cpu, {threads} threads"),
         }

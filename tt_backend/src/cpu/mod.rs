@@ -1,142 +1,316 @@
 //! The network on the CPU.
+//!
+//! ```text
+//! frame -> [conv1a] conv1b pool -> conv2a conv2b pool -> conv3a conv3b pool -> conv4a conv4b -> heads a -> heads b
+//! ```
+//!
+//! Each name after an arrow is one stage, cut into tasks that the threads take one by one; conv1a is computed inside
+//! conv1b, and the 3x3 layers of the two heads are one layer of 512 channels, so that they share their input transform.
+//!
+//! - [`conv`]: a 3x3 layer by Winograd's algorithm, tile block by tile block ([`winograd`]: the transforms)
+//! - [`first_layer`]: conv1a, computed where conv1b reads it
+//! - [`heads`]: 1x1 layers, softmax, L2 norm
+//! - [`gemm`]: the matrix product under all of them
+//! - [`simd`]: the three instruction sets, and the choice between them
+//! - [`team`]: the threads
+//! - [`buffer`]: aligned memory, and memory that threads share
+//!
+//! Maps are channel-last (`[row][column][channel]`), so that transforms and products run over channels in whole vectors.
+//! Two buffers are enough for all of them: a layer reads one and writes the other.
+//!
+//! The result does not depend on the number of threads: every value is computed by the same operations in the same order
+//! whichever task it falls in. It does depend, in the last bits, on the instruction set.
 
-mod backend;
+mod buffer;
+mod conv;
+mod first_layer;
+mod gemm;
+mod heads;
+mod simd;
+mod team;
+mod winograd;
 
-pub use backend::CpuBackend;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use ndarray::{Array2, ArrayView2, linalg::general_mat_mul};
-use rayon::prelude::*;
-
-use crate::weights::{Conv, Weights};
+use crate::weights::Weights;
 use crate::{Error, Size, maps::Maps};
 
-/// SuperPoint's network for one frame size.
+use buffer::{Buffer, Shared};
+use conv::{Block, Layer, Layout, MapSource, Scratch, Source, Tiles};
+use first_layer::{FirstLayer, FrameSource, PaddedFrame};
+use heads::{Descriptors, Hidden, Pointwise, Scores};
+pub use simd::InstructionSet;
+use team::Team;
+
+/// SuperPoint's network for frames of one size.
+///
+/// Owns its weights in the form the kernels read, its threads and all memory a frame needs: [`forward`](Self::forward)
+/// allocates nothing once the maps it fills have been filled for the first time.
 #[derive(Debug)]
 pub struct Network {
     size: Size,
+    instructions: InstructionSet,
+    first: FirstLayer,
+    /// conv1b to conv4b, then the 3x3 layers of both heads as one.
     layers: Vec<Layer>,
-    pool: rayon::ThreadPool,
+    score: Pointwise,
+    descriptor: Pointwise,
+    frame: PaddedFrame,
+    /// Output of the layers with even and odd number.
+    maps: [Buffer; 2],
+    /// One for each thread.
+    scratch: Vec<Mutex<Workspace>>,
+    team: Team,
 }
 
-/// A convolution as a matrix `[kh * kw * in, out]`.
+/// What a thread needs to itself.
 #[derive(Debug)]
-struct Layer {
-    kernel: usize,
-    matrix: Array2<f32>,
-    bias: Vec<f32>,
+struct Workspace {
+    conv: Scratch,
+    logits: Buffer,
 }
 
-impl Layer {
-    fn new(conv: &Conv) -> Self {
-        let (out, input, kh, kw) = conv.weight.dim();
-        let matrix = Array2::from_shape_fn((kh * kw * input, out), |(row, o)| {
-            let (tap, i) = (row / input, row % input);
-            conv.weight[[o, i, tap / kw, tap % kw]]
-        });
-        Self { kernel: kh, matrix, bias: conv.bias.to_vec() }
-    }
+/// Names of the stages, in order.
+const STAGES: [&str; 10] =
+    ["conv1a+conv1b", "conv2a", "conv2b", "conv3a", "conv3b", "conv4a", "conv4b", "heads_a", "score_b", "descriptor_b"];
 
-    /// Same-padded convolution of a channel-last map.
-    fn run(&self, input: &[f32], size: Size, relu: bool) -> Vec<f32> {
-        let (depth, out) = self.matrix.dim();
-        let channels = depth / (self.kernel * self.kernel);
-        let mut output = vec![0.0f32; size.area() * out];
-        output.par_chunks_mut(size.width * out).enumerate().for_each(|(y, row)| {
-            let half = self.kernel as isize / 2;
-            let mut columns = vec![0.0f32; size.width * depth];
-            for x in 0..size.width {
-                for tap in 0..self.kernel * self.kernel {
-                    let sy = y as isize + (tap / self.kernel) as isize - half;
-                    let sx = x as isize + (tap % self.kernel) as isize - half;
-                    if sy >= 0 && sx >= 0 && (sy as usize) < size.height && (sx as usize) < size.width {
-                        let from = (sy as usize * size.width + sx as usize) * channels;
-                        let to = x * depth + tap * channels;
-                        columns[to..to + channels].copy_from_slice(&input[from..from + channels]);
-                    }
-                }
-            }
-            for pixel in row.chunks_exact_mut(out) {
-                pixel.copy_from_slice(&self.bias);
-            }
-            let a = ArrayView2::from_shape((size.width, depth), &columns).expect("shape");
-            let mut c = ndarray::ArrayViewMut2::from_shape((size.width, out), row).expect("shape");
-            general_mat_mul(1.0, &a, &self.matrix, 1.0, &mut c);
-            if relu {
-                c.mapv_inplace(|v| v.max(0.0));
-            }
-        });
-        output
-    }
-}
+/// Stages with a 2x2 max-pool at their end.
+const POOLED: [bool; 8] = [true, false, true, false, true, false, false, false];
 
-fn max_pool(input: &[f32], size: Size, channels: usize) -> (Vec<f32>, Size) {
-    let half = Size::new(size.height / 2, size.width / 2);
-    let mut output = vec![0.0f32; half.area() * channels];
-    output.par_chunks_mut(channels).enumerate().for_each(|(i, pixel)| {
-        let (y, x) = (i / half.width, i % half.width);
-        for (c, v) in pixel.iter_mut().enumerate() {
-            let at = |dy: usize, dx: usize| input[((2 * y + dy) * size.width + 2 * x + dx) * channels + c];
-            *v = at(0, 0).max(at(0, 1)).max(at(1, 0).max(at(1, 1)));
-        }
-    });
-    (output, half)
+/// Time and work of one stage of a frame.
+#[derive(Clone, Debug)]
+pub struct StageProfile {
+    /// Name of the layers it computes.
+    pub name: &'static str,
+    /// From its beginning to the end of its last task.
+    pub time: Duration,
+    /// Multiply-adds that its convolutions are defined by (the usual way to count a network's work).
+    pub nominal_macs: u64,
+    /// Multiply-adds in its matrix products, which Winograd's algorithm makes fewer.
+    pub product_macs: u64,
 }
 
 impl Network {
-    /// Prepares the network for frames of `size` on `threads` threads; 0 is one for each core.
+    /// Prepares the network for frames of `size` on `threads` threads, the caller's included; 0 is one for each
+    /// available core.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NetworkSize`] for a size that is not a multiple of 8 from 16 to 4096 in both directions,
+    /// [`Error::System`] when a thread cannot be started.
     pub fn new(weights: &Weights, size: Size, threads: usize) -> Result<Self, Error> {
-        if !size.height.is_multiple_of(8) || !size.width.is_multiple_of(8) || size.height < 16 || size.width < 16 {
+        Self::with_instructions(weights, size, threads, InstructionSet::detect())
+    }
+
+    /// [`new`](Self::new) with a chosen instruction set instead of the machine's best.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn with_instructions(
+        weights: &Weights,
+        size: Size,
+        threads: usize,
+        instructions: InstructionSet,
+    ) -> Result<Self, Error> {
+        let sane = |n: usize| n.is_multiple_of(8) && (16..=4096).contains(&n);
+        if !sane(size.height) || !sane(size.width) {
             return Err(Error::NetworkSize(size));
         }
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|error| Error::System {
-            action: "starting the network's threads",
-            source: std::io::Error::other(error),
-        })?;
-        let layers = weights.encoder.iter().chain(&weights.score).chain(&weights.descriptor).map(Layer::new).collect();
-        Ok(Self { size, layers, pool })
+        let threads = match threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let lanes = instructions.lanes();
+        let [conv1a, encoder @ ..] = &weights.encoder;
+        let mut layers: Vec<Layer> =
+            encoder.iter().zip(POOLED).map(|(conv, pool)| Layer::new(&[conv], pool, lanes)).collect();
+        layers.push(Layer::new(&[&weights.score[0], &weights.descriptor[0]], false, lanes));
+        let widest = layers.iter().map(|layer| layer.inputs).max().unwrap_or(0);
+        let score = Pointwise::new(&weights.score[1], heads::NO_CHANNEL, lanes);
+        let descriptor = Pointwise::new(&weights.descriptor[1], 0.0, lanes);
+        let team = Team::new(threads)?;
+        let workspace = || {
+            let logits = Buffer::new(heads::CELLS * score.columns());
+            Mutex::new(Workspace { conv: Scratch::new(widest, lanes), logits })
+        };
+        let scratch = (0..team.size()).map(|_| workspace()).collect();
+        let mut lens = [0, 0];
+        let mut at = size;
+        for (index, layer) in layers.iter().enumerate() {
+            let layout = output_layout(layer, &mut at, index);
+            lens[index % 2] = lens[index % 2].max(layout.bordered_len());
+        }
+        Ok(Self {
+            size,
+            instructions,
+            first: FirstLayer::new(conv1a),
+            score,
+            descriptor,
+            frame: PaddedFrame::new(size),
+            maps: lens.map(Buffer::new),
+            scratch,
+            team,
+            layers,
+        })
     }
 
-    /// Threads that the network runs on.
+    /// Frame size.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// Number of threads, the caller's included.
     pub fn threads(&self) -> usize {
-        self.pool.current_num_threads()
+        self.team.size()
     }
 
-    /// Runs the network on a frame of `height * width` values in `[0, 1]`.
+    /// The instruction set in use.
+    pub fn instructions(&self) -> InstructionSet {
+        self.instructions
+    }
+
+    /// Runs the network on a frame of `height * width` values in `[0, 1]`, row-major. Without `descriptors` their head
+    /// does not run and `maps.descriptors` is left alone.
     ///
     /// # Panics
     ///
     /// When the frame is not of the network's size.
     pub fn forward(&mut self, frame: &[f32], descriptors: bool, maps: &mut Maps) {
+        self.run(frame, descriptors, maps, None);
+    }
+
+    /// [`forward`](Self::forward), and how long each stage took.
+    ///
+    /// # Panics
+    ///
+    /// As [`forward`](Self::forward).
+    pub fn forward_profiled(&mut self, frame: &[f32], descriptors: bool, maps: &mut Maps) -> Vec<StageProfile> {
+        let mut profile = Vec::with_capacity(STAGES.len());
+        self.run(frame, descriptors, maps, Some(&mut profile));
+        profile
+    }
+
+    fn run(&mut self, frame: &[f32], descriptors: bool, maps: &mut Maps, mut profile: Option<&mut Vec<StageProfile>>) {
         assert_eq!(frame.len(), self.size.area(), "frame of another size than the network's");
-        let layers = &self.layers;
-        let size = self.size;
-        self.pool.install(|| {
-            let mut map = frame.to_vec();
-            let mut at = size;
-            for (i, layer) in layers[..8].iter().enumerate() {
-                map = layer.run(&map, at, true);
-                if matches!(i, 1 | 3 | 5) {
-                    (map, at) = max_pool(&map, at, layer.bias.len());
+        let mut clock = profile.is_some().then(Instant::now);
+        let mut record = |stage: usize, nominal: usize, product: usize| {
+            if let (Some(profile), Some(clock)) = (&mut profile, &mut clock) {
+                let now = Instant::now();
+                profile.push(StageProfile {
+                    name: STAGES[stage],
+                    time: now - std::mem::replace(clock, now),
+                    nominal_macs: nominal as u64,
+                    product_macs: product as u64,
+                });
+            }
+        };
+
+        self.frame.fill(frame);
+        let mut input = None;
+        let mut at = self.size;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let tiles = Tiles::of(at);
+            let pixels = at.area();
+            let output_layout = output_layout(layer, &mut at, index);
+            let [even, odd] = &mut self.maps;
+            let (to, from) = if index.is_multiple_of(2) { (even, odd) } else { (odd, even) };
+            let last = index + 1 == self.layers.len();
+            if !last {
+                output_layout.clear_border(to.as_mut_slice());
+            }
+            let outputs = if last && !descriptors { layer.outputs / 2 } else { layer.outputs };
+            let stage = Stage { layer, tiles, panels: layer.panels_for(outputs), output_layout };
+            let (team, scratch, instructions) = (&mut self.team, &self.scratch, self.instructions);
+            let mut nominal = pixels * 9 * layer.inputs * outputs;
+            match input {
+                None => {
+                    nominal += pixels * 9 * self.first.channels;
+                    let source = FrameSource { layer: &self.first, frame: &self.frame };
+                    stage.run(source, to.as_mut_slice(), team, scratch, instructions);
+                }
+                Some(layout) => {
+                    let source = MapSource::new(from.as_slice(), layout);
+                    stage.run(source, to.as_mut_slice(), team, scratch, instructions);
                 }
             }
-            let logits = layers[9].run(&layers[8].run(&map, at, true), at, false);
-            maps.size = size;
-            maps.scores.resize(size.area(), 0.0);
-            for (cell, logits) in logits.chunks_exact(65).enumerate() {
-                let max = logits.iter().copied().fold(f32::MIN, f32::max);
-                let sum: f32 = logits.iter().map(|l| (l - max).exp()).sum();
-                for (k, l) in logits[..64].iter().enumerate() {
-                    let (y, x) = (8 * (cell / at.width) + k / 8, 8 * (cell % at.width) + k % 8);
-                    maps.scores[y * size.width + x] = (l - max).exp() / sum;
-                }
-            }
-            if descriptors {
-                maps.descriptors = layers[11].run(&layers[10].run(&map, at, true), at, false);
-                for d in maps.descriptors.chunks_exact_mut(Maps::DESCRIPTOR_DIM) {
-                    let norm = d.iter().map(|v| v * v).sum::<f32>().sqrt().max(1e-12);
-                    d.iter_mut().for_each(|v| *v /= norm);
-                }
-            }
+            input = Some(output_layout);
+            record(index, nominal, tiles.count() * winograd::POSITIONS * layer.inputs * outputs);
+        }
+
+        maps.size = self.size;
+        maps.scores.resize(self.size.area(), 0.0);
+        let hidden = self.maps[(self.layers.len() - 1) % 2].as_slice();
+        let stride = self.layers.last().map_or(0, |layer| layer.outputs);
+        let (cells, size, instructions) = (at.area(), self.size, self.instructions);
+        let tasks = cells.div_ceil(heads::CELLS);
+        let part = |offset: usize, task: usize| {
+            let first = task * heads::CELLS;
+            Hidden { map: hidden, stride, offset, first, count: heads::CELLS.min(cells - first) }
+        };
+        let (layer, scratch) = (&self.score, &self.scratch);
+        let scores = Shared::new(&mut maps.scores);
+        self.team.run(tasks, &|worker, task| {
+            let mut workspace = scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
+            let logits = workspace.logits.as_mut_slice();
+            instructions.run(Scores { layer, hidden: part(0, task), logits, size, scores });
+        });
+        record(8, cells * layer.macs(), cells * layer.macs());
+        if descriptors {
+            maps.descriptors.resize(cells * Maps::DESCRIPTOR_DIM, 0.0);
+            let layer = &self.descriptor;
+            let descriptors = Shared::new(&mut maps.descriptors);
+            self.team.run(tasks, &|_, task| {
+                instructions.run(Descriptors { layer, hidden: part(stride / 2, task), descriptors });
+            });
+            record(9, cells * layer.macs(), cells * layer.macs());
+        }
+    }
+}
+
+/// Where layer `index` writes its output, and in `at` the size of the map from its input to its output.
+fn output_layout(layer: &Layer, at: &mut Size, index: usize) -> Layout {
+    if layer.pool {
+        *at = Size::new(at.height / 2, at.width / 2);
+    }
+    if index + 1 == POOLED.len() { Layout::dense(*at, layer.outputs) } else { Layout::bordered(*at, layer.outputs) }
+}
+
+/// A 3x3 layer on maps of one size.
+struct Stage<'a> {
+    layer: &'a Layer,
+    tiles: Tiles,
+    panels: usize,
+    output_layout: Layout,
+}
+
+impl Stage<'_> {
+    fn run(
+        &self,
+        source: impl Source + Sync,
+        output: &mut [f32],
+        team: &mut Team,
+        scratch: &[Mutex<Workspace>],
+        instructions: InstructionSet,
+    ) {
+        let Self { layer, tiles, panels, output_layout } = *self;
+        let block = conv::BLOCK;
+        let output = Shared::new(output);
+        team.run(tiles.count().div_ceil(block), &|worker, task| {
+            let mut workspace = scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
+            let first = task * block;
+            instructions.run(Block {
+                layer,
+                source,
+                tiles,
+                first,
+                count: block.min(tiles.count() - first),
+                panels,
+                output,
+                output_layout,
+                scratch: &mut workspace.conv,
+            });
         });
     }
 }

@@ -238,7 +238,7 @@ mod x86 {
     /// Implements [`Simd`] by intrinsics that differ in their prefix only.
     macro_rules! intrinsics {
         (
-            $(#[$doc:meta])* $name:ident, $v:ident, $lanes:literal lanes, $rows:literal rows, features $($feature:tt)+;
+            $(#[$doc:meta])* $name:ident, $v:ident, $lanes:literal lanes, $rows:literal rows, features [$($feature:tt)+];
             $splat:ident $add:ident $sub:ident $mul:ident $fma:ident $fnma:ident $max:ident $load:ident $store:ident
             $to_bits:ident $shift:ident $add_bits:ident $splat_bits:ident $from_bits:ident
         ) => {
@@ -310,7 +310,7 @@ mod x86 {
 
     intrinsics! {
         /// See [`InstructionSet::Avx2`](super::InstructionSet::Avx2).
-        Avx2, __m256, 8 lanes, 6 rows, features "avx2" "fma";
+        Avx2, __m256, 8 lanes, 6 rows, features ["avx2" "fma"];
         _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_fmadd_ps _mm256_fnmadd_ps _mm256_max_ps
         _mm256_loadu_ps _mm256_storeu_ps
         _mm256_castps_si256 _mm256_slli_epi32 _mm256_add_epi32 _mm256_set1_epi32 _mm256_castsi256_ps
@@ -318,7 +318,7 @@ mod x86 {
 
     intrinsics! {
         /// See [`InstructionSet::Avx512`](super::InstructionSet::Avx512).
-        Avx512, __m512, 16 lanes, 12 rows, features "avx512f" "avx2" "fma";
+        Avx512, __m512, 16 lanes, 12 rows, features ["avx512f" "avx2" "fma"];
         _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_fmadd_ps _mm512_fnmadd_ps _mm512_max_ps
         _mm512_loadu_ps _mm512_storeu_ps
         _mm512_castps_si512 _mm512_slli_epi32 _mm512_add_epi32 _mm512_set1_epi32 _mm512_castsi512_ps
