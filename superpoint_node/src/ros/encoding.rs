@@ -2,33 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::str::FromStr;
 
 use tt_backend::{Endian, Plane, Size};
 
 use super::image::ImageView;
-
-/// Which channel of a colour image the network reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Channel {
-    /// R, wherever the byte order puts it; for 8UC3 and 8UC4, which name no colours, the first byte.
-    #[default]
-    First,
-    /// 0.299 R + 0.587 G + 0.114 B, rounded to 8 bits.
-    Luma,
-}
-
-impl FromStr for Channel {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "first" => Ok(Self::First),
-            "luma" => Ok(Self::Luma),
-            other => Err(format!("channel is `{other}`, but must be `first` or `luma`")),
-        }
-    }
-}
+use crate::channel::{Channel, luma};
 
 /// Why an image gives no plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,18 +142,6 @@ impl<'a> Samples<'a> {
         }
         .map_err(|error| Unusable::Layout(error.to_string()))
     }
-}
-
-/// ITU-R BT.601 luma in 16-bit fixed point, as Pillow's `convert("L")` computes it. The sizes have been checked.
-fn luma(data: &[u8], size: Size, row_stride: usize, channels: usize, [r, g, b]: [usize; 3]) -> Vec<u8> {
-    let mut luma = Vec::with_capacity(size.width * size.height);
-    for row in data.chunks(row_stride.max(1)).take(size.height) {
-        luma.extend(row.chunks_exact(channels).take(size.width).map(|pixel| {
-            let weighted = u32::from(pixel[r]) * 19_595 + u32::from(pixel[g]) * 38_470 + u32::from(pixel[b]) * 7_471;
-            ((weighted + 0x8000) >> 16) as u8
-        }));
-    }
-    luma
 }
 
 #[cfg(test)]

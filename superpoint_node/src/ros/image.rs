@@ -58,7 +58,8 @@ impl<'a> ImageView<'a> {
     /// If the bytes end too early or a text is not one; never panics, whatever the bytes.
     pub fn parse(message: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(message)?;
-        let stamp = Stamp { sec: reader.u32("header.stamp.sec")?.cast_signed(), nanosec: reader.u32("header.stamp.nanosec")? };
+        let stamp =
+            Stamp { sec: reader.u32("header.stamp.sec")?.cast_signed(), nanosec: reader.u32("header.stamp.nanosec")? };
         Ok(Self {
             stamp,
             frame_id: reader.string("header.frame_id")?,

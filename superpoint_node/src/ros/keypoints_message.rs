@@ -51,10 +51,7 @@ impl FromStr for DescriptorType {
 
 /// The image's header, for whatever is derived from the image.
 pub(super) fn header_of(image: &ImageView<'_>) -> Header {
-    Header {
-        stamp: Time { sec: image.stamp.sec, nanosec: image.stamp.nanosec },
-        frame_id: image.frame_id.to_owned(),
-    }
+    Header { stamp: Time { sec: image.stamp.sec, nanosec: image.stamp.nanosec }, frame_id: image.frame_id.to_owned() }
 }
 
 /// The message for one image's detections.

@@ -1,23 +1,21 @@
 //! The ROS 2 node: images in, keypoints out.
 //!
-//! What reads and checks messages needs no ROS installation to be built and tested; the node itself is behind the
-//! feature `ros`.
+//! | module | what it is |
+//! |---|---|
+//! | `node` | its life: start, spin, end |
+//! | `frame` | one frame's way through it |
+//! | [`image`], [`encoding`] | from a serialized image message to a plane, without a copy |
+//! | `keypoints_message` | from detections to the message |
+//! | `parameters` | names, ranges, what may change at run time |
+//! | `tally`, `shutdown` | what became of the frames; signals |
 
 pub mod encoding;
-pub mod image;
-
-#[cfg(feature = "ros")]
 mod frame;
-#[cfg(feature = "ros")]
+pub mod image;
 mod keypoints_message;
-#[cfg(feature = "ros")]
 mod node;
-#[cfg(feature = "ros")]
 mod parameters;
-#[cfg(feature = "ros")]
 mod shutdown;
-#[cfg(feature = "ros")]
 mod tally;
 
-#[cfg(feature = "ros")]
 pub use node::main;

@@ -78,9 +78,7 @@ fn run() -> Result<(), String> {
     announce(&logger, &node, &engine, fixed.reliable_input);
 
     let mut pool = LocalPool::new();
-    pool.spawner()
-        .spawn_local(serve_parameters)
-        .map_err(|error| format!("cannot serve parameters: {error}"))?;
+    pool.spawner().spawn_local(serve_parameters).map_err(|error| format!("cannot serve parameters: {error}"))?;
 
     let slot = engine.newest_slot();
     let mut images = images;
@@ -90,7 +88,7 @@ fn run() -> Result<(), String> {
         offer_all(&mut images, &slot, &pipeline);
     }
 
-    r2r::log_info!(&logger, "ending on a signal; frames: {}", pipeline.tally);
+    r2r::log_info!(&logger, "ending on a signal; frames: {}", pipeline.tally.summary(slot.replaced()));
     pipeline.output.close();
     drop(node);
     Ok(())

@@ -8,8 +8,8 @@ use r2r::indexmap::IndexMap;
 use r2r::{Parameter, ParameterValue, RosParams};
 use tt_backend::{BackendChoice, Options, Params, Postprocess, Size};
 
-use super::encoding::Channel;
 use super::keypoints_message::DescriptorType;
+use crate::channel::Channel;
 
 /// Every parameter of the node.
 #[derive(Clone, Debug)]
@@ -162,7 +162,8 @@ impl NodeParameters {
         let detection = &mut changed.live.detection;
         match name {
             "backend" => {
-                changed.fixed.backend = text(name, value)?.parse::<BackendChoice>().map_err(|error| error.to_string())?;
+                changed.fixed.backend =
+                    text(name, value)?.parse::<BackendChoice>().map_err(|error| error.to_string())?;
             }
             "device_id" => changed.fixed.device_id = integer(name, value, 0..=i64::from(u16::MAX))?,
             "weights" => changed.fixed.weights = text(name, value)?.into(),

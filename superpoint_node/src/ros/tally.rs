@@ -1,7 +1,6 @@
 //! What became of the frames: every one received is accounted for.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +24,6 @@ pub(super) enum Rejection {
 pub(super) struct Tally {
     received: AtomicU64,
     published: AtomicU64,
-    replaced: AtomicU64,
     rejected: AtomicU64,
     reported: Mutex<HashSet<Rejection>>,
 }
@@ -43,29 +41,22 @@ impl Tally {
         self.published.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts frames that a newer one took the place of.
-    pub(super) fn replaced(&self, frames: u64) {
-        self.replaced.fetch_add(frames, Ordering::Relaxed);
-    }
-
     /// Counts a rejected frame; true when its kind is met for the first time and should be logged.
     pub(super) fn rejected(&self, kind: Rejection) -> bool {
         self.rejected.fetch_add(1, Ordering::Relaxed);
         let mut reported = self.reported.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         reported.len() < Self::MAX_REPORTED && reported.insert(kind)
     }
-}
 
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// All counters in a line. The slot knows how many frames gave way to newer ones; what is then left over was
+    /// waiting, or being worked on.
+    pub(super) fn summary(&self, replaced: u64) -> String {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        write!(
-            f,
-            "{} received, {} published, {} replaced by newer ones, {} rejected",
-            read(&self.received),
-            read(&self.published),
-            read(&self.replaced),
-            read(&self.rejected)
+        let (received, published, rejected) = (read(&self.received), read(&self.published), read(&self.rejected));
+        let unfinished = received.saturating_sub(published + replaced + rejected);
+        format!(
+            "{received} received, {published} published, {replaced} replaced by newer ones, {rejected} rejected, \
+             {unfinished} unfinished"
         )
     }
 }
@@ -82,7 +73,12 @@ mod tests {
         assert!(tally.rejected(Rejection::Encoding("64FC1".into())));
         assert!(tally.rejected(Rejection::Malformed));
         assert!(!tally.rejected(Rejection::Malformed));
-        assert!(tally.to_string().ends_with("5 rejected"), "{tally}");
+        for _ in 0..9 {
+            tally.received();
+        }
+        tally.published();
+        let expected = "9 received, 1 published, 2 replaced by newer ones, 5 rejected, 1 unfinished";
+        assert_eq!(tally.summary(2), expected);
     }
 
     #[test]

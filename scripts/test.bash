@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Every check and test, as CI runs them.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+export PATH="$PATH:$HOME/.cargo/bin"
+say() { echo "==> $*"; }
+
+scripts/setup_ros.bash
+
+say "Formatting"
+cargo fmt --all --check
+
+say "Clippy, rustdoc and tests without ROS"
+cargo clippy --locked --workspace --all-targets -- -D warnings
+RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+cargo test --locked --workspace
+
+scripts/build.bash
+
+say "Clippy, rustdoc and tests of the ROS part"
+(
+    # In the release profile and in colcon's target directory: r2r is already built there.
+    SUPERPOINT_WITHOUT_INSTALL=1 . scripts/env.bash
+    with_messages() {
+        local subcommand=$1
+        shift
+        scripts/cargo_with_messages.bash build/superpoint_p150 "$PWD/install/superpoint_p150" \
+            cargo "$subcommand" --release --locked --package superpoint_node --features ros \
+            --target-dir build/superpoint_p150/cargo "$@"
+    }
+    with_messages clippy --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" with_messages doc --no-deps --document-private-items
+    with_messages test --lib ros::
+)
+
+say "End-to-end tests over ROS"
+. scripts/env.bash
+python3 -m pytest -q -p no:cacheprovider superpoint_node/tests
