@@ -78,6 +78,8 @@ pub struct Model {
     pub backend: BackendChoice,
     /// What runs where, for people.
     pub description: String,
+    /// Threads of the CPU backend.
+    pub threads: usize,
     /// Why this backend and not the other, when that was not the caller's choice.
     pub reason: Option<String>,
     /// Where the weights came from.
@@ -139,6 +141,7 @@ impl Detector {
         let model = Model {
             backend: BackendChoice::Cpu,
             description: backend.description(),
+            threads: backend.threads(),
             reason: None,
             weights: weights.provenance.clone(),
             network: options.network,

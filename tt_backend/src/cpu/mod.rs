@@ -21,6 +21,7 @@
 //! The result does not depend on the number of threads: every value is computed by the same operations in the same order
 //! whichever task it falls in. It does depend, in the last bits, on the instruction set.
 
+mod backend;
 mod buffer;
 mod conv;
 mod first_layer;
@@ -29,6 +30,8 @@ mod heads;
 mod simd;
 mod team;
 mod winograd;
+
+pub use backend::CpuBackend;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
