@@ -1,1 +1,21 @@
-//! SuperPoint node.
+//! SuperPoint keypoints as a ROS 2 node and as a command line, around [`tt_backend`].
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`engine`] | the thread that owns the detector, and where work waits for it |
+//! | [`decode`], [`channel`] | from picture files to planes |
+//! | [`response`], [`npz`], [`overlay`] | from detections to JSON, NumPy's format and pictures |
+//! | [`settings`] | the parameter file that node and command line share |
+//! | [`cli`] | the program `superpoint` |
+//! | `ros` | the program `superpoint_node`; feature `ros` |
+
+pub mod channel;
+pub mod cli;
+pub mod decode;
+pub mod engine;
+pub mod npz;
+pub mod overlay;
+pub mod response;
+#[cfg(feature = "ros")]
+pub mod ros;
+pub mod settings;

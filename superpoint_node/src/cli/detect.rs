@@ -1,0 +1,178 @@
+//! `superpoint detect`: keypoints of picture files.
+
+use std::io::{IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use half::f16;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use tt_backend::Detections;
+
+use super::{DetectorArgs, Outcome, ParamsArgs, open, print};
+use crate::decode::Picture;
+use crate::npz::Npz;
+use crate::overlay;
+use crate::response::Response;
+
+/// The most bytes that a picture file may have.
+const MAX_FILE_BYTES: u64 = 512 << 20;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    superpoint detect photo.jpg\n  \
+    superpoint detect photo.jpg --overlay keypoints.png\n  \
+    superpoint detect *.png --json --no-descriptors | jq .num_keypoints\n  \
+    cat photo.jpg | superpoint detect - --npz photo.npz")]
+pub(super) struct DetectArgs {
+    /// PNG or JPEG files; `-` reads one from standard input
+    #[arg(required = true, value_name = "IMAGE")]
+    images: Vec<PathBuf>,
+    /// Print one JSON object a picture: the fields of the server's /predict, and `file`
+    #[arg(long)]
+    json: bool,
+    /// Write keypoints, scores and descriptors as NumPy's npz; for several pictures, a folder
+    #[arg(long, value_name = "FILE")]
+    npz: Option<PathBuf>,
+    /// Write the picture with its keypoints as PNG; for several pictures, a folder
+    #[arg(long, value_name = "FILE")]
+    overlay: Option<PathBuf>,
+    #[command(flatten)]
+    params: ParamsArgs,
+    #[command(flatten)]
+    detector: DetectorArgs,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    file: &'a str,
+    #[serde(flatten)]
+    response: Response,
+}
+
+pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
+    let mut settings = args.detector.settings()?;
+    args.params.apply(&mut settings)?;
+    let mut detector = open(&settings)?;
+    let several = args.images.len() > 1;
+    if several {
+        for folder in [&args.npz, &args.overlay].into_iter().flatten() {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("for several pictures {folder:?} must be a folder, which cannot be made"))?;
+        }
+    }
+
+    let progress = progress(args.images.len());
+    let mut unreadable = 0;
+    for path in &args.images {
+        let start = Instant::now();
+        match read(path).and_then(|bytes| Ok(Picture::decode(&bytes, settings.channel)?)) {
+            Err(error) => {
+                unreadable += 1;
+                progress.suspend(|| eprintln!("superpoint: {}: {error:#}", path.display()));
+            }
+            Ok(picture) => {
+                let decoded = start.elapsed();
+                let detections = detector.detect(&picture.plane()?, &settings.params)?;
+                let response = |detections| Response::new(detections, &settings.params, decoded);
+                let file = path.display().to_string();
+                progress.suspend(|| {
+                    if args.json {
+                        let line = Line { file: &file, response: response(&detections)? };
+                        print(&format!("{}\n", serde_json::to_string(&line)?))
+                    } else {
+                        print(&format!("{file}: {}\n", summary(&detections)))
+                    }
+                })?;
+                write_files(args, several, path, &picture, &detections)?;
+            }
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    if unreadable == args.images.len() {
+        bail!("no picture could be read");
+    }
+    Ok(if unreadable > 0 { Outcome::SomeUnreadable } else { Outcome::Done })
+}
+
+/// A bar for several pictures, when somebody looks at it.
+fn progress(count: usize) -> ProgressBar {
+    if count < 2 || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} pictures, {eta} left");
+    ProgressBar::new(count as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    } else {
+        std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    }
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        bail!("it has more than {MAX_FILE_BYTES} bytes");
+    }
+    Ok(bytes)
+}
+
+/// One line for people.
+fn summary(detections: &Detections) -> String {
+    let timings = detections.timings;
+    let milliseconds = (timings.resize + timings.network + timings.keypoints).as_secs_f64() * 1e3;
+    match (detections.scores.first(), detections.scores.last()) {
+        (Some(highest), Some(lowest)) => {
+            format!("{} keypoints, scores {highest:.3} to {lowest:.3}, {milliseconds:.0} ms", detections.len())
+        }
+        _ => format!("no keypoints, {milliseconds:.0} ms"),
+    }
+}
+
+fn write_files(
+    args: &DetectArgs,
+    several: bool,
+    path: &Path,
+    picture: &Picture,
+    detections: &Detections,
+) -> anyhow::Result<()> {
+    let target = |file: &Path, extension: &str| {
+        if !several {
+            return file.to_owned();
+        }
+        let stem = if path == Path::new("-") { "stdin".as_ref() } else { path.file_stem().unwrap_or_default() };
+        file.join(stem).with_extension(extension)
+    };
+    if let Some(file) = &args.npz {
+        let file = target(file, "npz");
+        std::fs::write(&file, npz(detections)?).with_context(|| format!("cannot write {file:?}"))?;
+    }
+    if let Some(file) = &args.overlay {
+        let file = target(file, "png");
+        let mut drawing = picture.to_rgb8();
+        overlay::draw(&mut drawing, detections);
+        drawing
+            .save_with_format(&file, image::ImageFormat::Png)
+            .with_context(|| format!("cannot write {file:?}"))?;
+    }
+    Ok(())
+}
+
+/// `keypoints` (N x 2, `[x, y]` as in the JSON), `scores` (N) and, if computed, `descriptors` (N x 256, float16).
+fn npz(detections: &Detections) -> anyhow::Result<Vec<u8>> {
+    let (scale_x, scale_y) = detections.scale();
+    let count = detections.len();
+    let mut npz = Npz::default();
+    let points = detections.points.iter().flat_map(|&[x, y]| [f64::from(x) * scale_x, f64::from(y) * scale_y]);
+    npz.add("keypoints", &[count, 2], points.map(|value| value as f32));
+    npz.add("scores", &[count], detections.scores.iter().copied());
+    if let Some(descriptors) = detections.descriptors() {
+        let (rows, columns) = descriptors.dim();
+        npz.add("descriptors", &[rows, columns], descriptors.iter().map(|&value| f16::from_f32(value)));
+    }
+    Ok(npz.finish()?)
+}
+

@@ -1,0 +1,202 @@
+//! The command line: arguments here, one file a command beside it.
+
+mod bench;
+mod detect;
+mod info;
+pub mod weights;
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use tt_backend::{BackendChoice, Detector, Params, Postprocess};
+
+use crate::channel::Channel;
+use crate::settings::Settings;
+
+/// SuperPoint keypoints and descriptors, on a Tenstorrent p150 or on the CPU.
+#[derive(Debug, Parser)]
+#[command(name = "superpoint", version, about, long_about = None, after_help = "Exit status: 0 done, 1 failed, \
+    2 wrong usage, 3 done but some inputs could not be read.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Find keypoints in pictures
+    Detect(detect::DetectArgs),
+    /// Show which weights are used, look into them, or fetch Magic Leap's
+    Weights(weights::WeightsArgs),
+    /// Say which backend and which weights would be used, as JSON
+    Info(DetectorArgs),
+    /// Measure the speed of a backend
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What a command came to, when it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// Some inputs could not be read; they were named on standard error.
+    SomeUnreadable,
+}
+
+/// How a detector is opened.
+#[derive(Debug, Args)]
+struct DetectorArgs {
+    /// YAML file with the ROS node's parameters; options given here win over it
+    #[arg(long, value_name = "FILE", help_heading = "Detector")]
+    config: Option<PathBuf>,
+    /// What runs the network: auto (a p150 if there is one, else the CPU), p150 or cpu
+    #[arg(long, help_heading = "Detector")]
+    backend: Option<BackendChoice>,
+    /// Weights file (safetensors), or `bundled`; searched for if not given, see `superpoint weights path`
+    #[arg(long, value_name = "FILE", help_heading = "Detector")]
+    weights: Option<PathBuf>,
+    /// Threads of the cpu backend; 0 is one for each core
+    #[arg(long, value_name = "N", help_heading = "Detector")]
+    threads: Option<usize>,
+}
+
+/// Parameters of each detection.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Detection")]
+struct ParamsArgs {
+    /// Keep the best so many keypoints, 0 to 307200; -1 keeps all [default: 1024]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    max_keypoints: Option<i64>,
+    /// Keypoints must score above this, 0 to 1 [default: 0.005]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
+    keypoint_threshold: Option<f32>,
+    /// Radius of non-maximum suppression in pixels of the network's 480x640 frame, 0 (none) to 32 [default: 4]
+    #[arg(long, value_name = "PIXELS")]
+    nms_radius: Option<usize>,
+    /// Drop keypoints closer than this to a border of the network's frame, 0 to 240 [default: 4]
+    #[arg(long, value_name = "PIXELS")]
+    border_removal_distance: Option<usize>,
+    /// Do not compute descriptors
+    #[arg(long)]
+    no_descriptors: bool,
+    /// package, or upstream (as the transformers library picks keypoints) [default: package]
+    #[arg(long)]
+    postprocess: Option<Postprocess>,
+    /// What is read of a colour picture: first (the red channel) or luma [default: first]
+    #[arg(long)]
+    channel: Option<Channel>,
+}
+
+impl DetectorArgs {
+    /// The configuration file's settings, or the defaults, with the options laid over them.
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let mut settings = self.config.as_deref().map(Settings::from_file).transpose()?.unwrap_or_default();
+        if let Some(backend) = self.backend {
+            settings.options.backend = backend;
+        }
+        if let Some(weights) = &self.weights {
+            settings.options.weights = Some(weights.clone());
+        }
+        if let Some(threads) = self.threads {
+            settings.options.threads = threads;
+        }
+        Ok(settings)
+    }
+}
+
+impl ParamsArgs {
+    fn apply(&self, settings: &mut Settings) -> Result<(), tt_backend::Error> {
+        let params = &mut settings.params;
+        if let Some(number) = self.max_keypoints {
+            params.max_keypoints = Params::max_keypoints_from(number)?;
+        }
+        if let Some(threshold) = self.keypoint_threshold {
+            params.keypoint_threshold = threshold;
+        }
+        if let Some(radius) = self.nms_radius {
+            params.nms_radius = radius;
+        }
+        if let Some(distance) = self.border_removal_distance {
+            params.border_removal_distance = distance;
+        }
+        if self.no_descriptors {
+            params.return_descriptors = false;
+        }
+        if let Some(postprocess) = self.postprocess {
+            params.postprocess = postprocess;
+        }
+        if let Some(channel) = self.channel {
+            settings.channel = channel;
+        }
+        settings.params.check()
+    }
+}
+
+/// A detector with the parameters of each detection.
+fn open(settings: &Settings) -> anyhow::Result<Detector> {
+    let detector = Detector::open(&settings.options)?;
+    let model = detector.model();
+    tracing::info!(backend = model.description, weights = %model.weights.name, "detector ready");
+    Ok(detector)
+}
+
+/// Writes data to standard output. A reader that has gone away (`| head`) has had what it wanted: that ends the
+/// program quietly.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        result => result.context("cannot write to standard output"),
+    }
+}
+
+/// Runs the command line and gives the process's exit status.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors, and go to standard output.
+            let status = u8::from(error.use_stderr()) * 2;
+            let _ = error.print();
+            return ExitCode::from(status);
+        }
+    };
+    let result = match &cli.command {
+        Command::Detect(args) => detect::run(args),
+        Command::Weights(args) => weights::run(args).map(|()| Outcome::Done).map_err(anyhow::Error::from),
+        Command::Info(args) => info::run(args),
+        Command::Bench(command) => bench::run(command),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "superpoint", &mut script);
+            print(&String::from_utf8_lossy(&script)).map(|()| Outcome::Done)
+        }
+    };
+    match result {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::SomeUnreadable) => ExitCode::from(3),
+        Err(error) => {
+            eprintln!("superpoint: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,85 @@
+//! Keypoints drawn on the picture: a ring each, from red (the lowest score) to yellow (the highest).
+
+use image::{Rgb, RgbImage};
+use tt_backend::Detections;
+
+/// Draws a ring around every keypoint.
+pub fn draw(picture: &mut RgbImage, detections: &Detections) {
+    let (scale_x, scale_y) = detections.scale();
+    let longest = detections.original.width.max(detections.original.height) as f64;
+    // Three pixels on a picture of 640, and as large to the eye on any other.
+    let radius = (longest / 640.0 * 3.0).max(2.0);
+    let thickness = (radius / 3.0).max(1.0);
+    let (highest, lowest) = match (detections.scores.first(), detections.scores.last()) {
+        (Some(&highest), Some(&lowest)) => (highest, lowest),
+        _ => return,
+    };
+    // The best last, so that they lie on top.
+    for (&[x, y], &score) in detections.points.iter().zip(&detections.scores).rev() {
+        // The centre of a pixel of the network frame in the original's pixels, whose centres are integers.
+        let center = ((f64::from(x) + 0.5) * scale_x - 0.5, (f64::from(y) + 0.5) * scale_y - 0.5);
+        ring(picture, center, radius, thickness, color(score, lowest, highest));
+    }
+}
+
+/// Red to yellow on a logarithmic scale: scores spread over two orders of magnitude.
+fn color(score: f32, lowest: f32, highest: f32) -> Rgb<u8> {
+    let position = if highest > lowest && lowest > 0.0 { (score / lowest).ln() / (highest / lowest).ln() } else { 1.0 };
+    Rgb([255, (255.0 * position.clamp(0.0, 1.0)).round() as u8, 0])
+}
+
+/// A circle line with soft edges.
+fn ring(picture: &mut RgbImage, (cx, cy): (f64, f64), radius: f64, thickness: f64, color: Rgb<u8>) {
+    let reach = radius + thickness;
+    let range = |center: f64, side: u32| {
+        let first = (center - reach).ceil().max(0.0) as u32;
+        let last = (center + reach).floor().max(-1.0) + 1.0;
+        first..(last as u32).min(side)
+    };
+    for y in range(cy, picture.height()) {
+        for x in range(cx, picture.width()) {
+            let distance = (f64::from(x) - cx).hypot(f64::from(y) - cy);
+            // How much of the pixel the line covers, seen across the line.
+            let cover = (thickness / 2.0 + 0.5 - (distance - radius).abs()).clamp(0.0, 1.0);
+            if cover > 0.0 {
+                let pixel = picture.get_pixel_mut(x, y);
+                for (value, &ink) in pixel.0.iter_mut().zip(&color.0) {
+                    *value = (f64::from(*value) * (1.0 - cover) + f64::from(ink) * cover).round() as u8;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_has_its_ink_on_the_line_and_none_in_the_middle() {
+        let mut picture = RgbImage::new(21, 21);
+        ring(&mut picture, (10.0, 10.0), 5.0, 1.0, Rgb([255, 0, 0]));
+        for on_the_line in [(15, 10), (5, 10), (10, 15), (10, 5)] {
+            assert_eq!(picture.get_pixel(on_the_line.0, on_the_line.1).0, [255, 0, 0]);
+        }
+        assert_eq!(picture.get_pixel(10, 10).0, [0, 0, 0]);
+        assert_eq!(picture.get_pixel(18, 10).0, [0, 0, 0]);
+    }
+
+    #[test]
+    fn rings_may_cross_the_border_or_lie_beyond_it() {
+        let mut picture = RgbImage::new(4, 4);
+        for center in [(0.0, 0.0), (3.9, -0.5), (-50.0, 2.0), (2.0, 90.0)] {
+            ring(&mut picture, center, 3.0, 1.0, Rgb([255, 255, 0]));
+        }
+        assert!(picture.pixels().any(|pixel| pixel.0 != [0, 0, 0]));
+    }
+
+    #[test]
+    fn colors_go_from_red_to_yellow() {
+        assert_eq!(color(0.005, 0.005, 0.5).0, [255, 0, 0]);
+        assert_eq!(color(0.05, 0.005, 0.5).0, [255, 128, 0]);
+        assert_eq!(color(0.5, 0.005, 0.5).0, [255, 255, 0]);
+        assert_eq!(color(0.5, 0.5, 0.5).0, [255, 255, 0]);
+    }
+}

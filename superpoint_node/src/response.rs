@@ -1,0 +1,181 @@
+//! The answer to one image as JSON: that of `/predict`, and a line of `superpoint detect --json`.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use half::f16;
+use serde::Serialize;
+use tt_backend::{Detections, Params, Size};
+
+use crate::npz::{Npz, TooLarge};
+
+/// Field names, nesting and types of the published model package's server.
+#[derive(Clone, Debug, Serialize)]
+pub struct Response {
+    /// Number of keypoints, N.
+    pub num_keypoints: usize,
+    /// `[x, y]` in pixels of the original image: the position in the network frame times `scale`.
+    pub keypoints: Vec<[f64; 2]>,
+    /// N scores, descending.
+    pub scores: Vec<f32>,
+    /// Size of the image that was sent.
+    pub original_size: ImageSize,
+    /// Size of the network frame.
+    pub image_size: ImageSize,
+    /// Pixels of the original image for each pixel of the network frame.
+    pub scale: Scale,
+    /// The parameters that were applied.
+    pub params: AppliedParams,
+    /// Which steps ran where.
+    pub serving_path: Path,
+    /// How long the steps took.
+    pub timing_ms: TimingMs,
+    /// Left out when `return_descriptors` is false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub descriptors: Option<Descriptors>,
+}
+
+/// Height and width in pixels.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ImageSize {
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+}
+
+impl From<Size> for ImageSize {
+    fn from(size: Size) -> Self {
+        Self { height: size.height, width: size.width }
+    }
+}
+
+/// Ratio of two sizes along each axis.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Scale {
+    /// Widths.
+    pub x: f64,
+    /// Heights.
+    pub y: f64,
+}
+
+/// The parameters of a detection, as users write them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct AppliedParams {
+    /// -1 is all.
+    pub max_keypoints: i64,
+    /// Scores are above this.
+    pub keypoint_threshold: f64,
+    /// In pixels of the network frame.
+    pub nms_radius: usize,
+    /// In pixels of the network frame.
+    pub border_removal_distance: usize,
+}
+
+/// Which steps ran where.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Path {
+    /// The network was replayed from a trace on the device.
+    pub traced: bool,
+    /// Suppression ran on the device.
+    pub device_nms: bool,
+}
+
+/// Milliseconds of each stage.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct TimingMs {
+    /// Decoding and resizing on the host.
+    pub preprocess: f64,
+    /// The network; on a device with upload and read-back.
+    pub device_forward: f64,
+    /// Keypoints and descriptors on the host.
+    pub postprocess: f64,
+    /// From the request's first byte of work to the last.
+    pub total: f64,
+}
+
+/// Descriptors as a base64 npz: `np.load(io.BytesIO(base64.b64decode(data)))[key]`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Descriptors {
+    /// `npz`.
+    pub format: &'static str,
+    /// Name of the array in the npz.
+    pub key: &'static str,
+    /// `float16`.
+    pub dtype: &'static str,
+    /// `[N, 256]`.
+    pub shape: [usize; 2],
+    /// The file, base64.
+    pub data: String,
+}
+
+impl Response {
+    /// The answer for `detections` that were made with `params`; `decode` is the time before the detector.
+    ///
+    /// # Errors
+    ///
+    /// If the descriptors do not fit into an npz; no network frame has that many pixels.
+    pub fn new(detections: &Detections, params: &Params, decode: Duration) -> Result<Self, TooLarge> {
+        let (x, y) = detections.scale();
+        let timings = detections.timings;
+        let milliseconds = |duration: Duration| (duration.as_secs_f64() * 1e6).round() / 1e3;
+        Ok(Self {
+            num_keypoints: detections.len(),
+            keypoints: detections.points.iter().map(|&[px, py]| [f64::from(px) * x, f64::from(py) * y]).collect(),
+            scores: detections.scores.clone(),
+            original_size: detections.original.into(),
+            image_size: detections.network.into(),
+            scale: Scale { x, y },
+            params: AppliedParams {
+                max_keypoints: params.max_keypoints_number(),
+                keypoint_threshold: decimal(params.keypoint_threshold),
+                nms_radius: params.nms_radius,
+                border_removal_distance: params.border_removal_distance,
+            },
+            serving_path: Path {
+                traced: detections.serving_path.traced,
+                device_nms: detections.serving_path.device_nms,
+            },
+            timing_ms: TimingMs {
+                preprocess: milliseconds(decode + timings.resize),
+                device_forward: milliseconds(timings.network),
+                postprocess: milliseconds(timings.keypoints),
+                total: milliseconds(decode + timings.resize + timings.network + timings.keypoints),
+            },
+            descriptors: Descriptors::of(detections)?,
+        })
+    }
+}
+
+impl Descriptors {
+    fn of(detections: &Detections) -> Result<Option<Self>, TooLarge> {
+        let Some(descriptors) = detections.descriptors() else { return Ok(None) };
+        let (rows, columns) = descriptors.dim();
+        let mut npz = Npz::default();
+        npz.add("descriptors", &[rows, columns], descriptors.iter().map(|&value| f16::from_f32(value)));
+        Ok(Some(Self {
+            format: "npz",
+            key: "descriptors",
+            dtype: "float16",
+            shape: [rows, columns],
+            data: base64::engine::general_purpose::STANDARD.encode(npz.finish()?),
+        }))
+    }
+}
+
+/// The double that prints as the float does: 0.005 rather than 0.004999999888241291.
+fn decimal(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| f64::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_come_back_as_they_were_written() {
+        for value in [0.005, 0.1, 0.0, 1.0, 0.015] {
+            assert_eq!(decimal(value as f32), value);
+        }
+    }
+}
