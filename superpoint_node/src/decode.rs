@@ -16,7 +16,7 @@ pub const MAX_PIXELS: u64 = 100_000_000;
 pub enum DecodeError {
     /// Neither PNG nor JPEG, or damaged.
     #[error("not a readable PNG or JPEG: {0}")]
-    Undecodable(#[from] image::ImageError),
+    Undecodable(image::ImageError),
     /// No data at all.
     #[error("not a readable PNG or JPEG: it is empty")]
     Empty,
@@ -31,6 +31,13 @@ pub enum DecodeError {
     /// A size that the detector does not take.
     #[error(transparent)]
     Plane(#[from] tt_backend::Error),
+}
+
+impl From<image::ImageError> for DecodeError {
+    /// Said whole by the variant's text, so it is no source beside it.
+    fn from(error: image::ImageError) -> Self {
+        Self::Undecodable(error)
+    }
 }
 
 /// A decoded picture. Its EXIF orientation is ignored.

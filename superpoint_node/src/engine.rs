@@ -61,11 +61,7 @@ impl Engine {
     pub fn newest_slot(&self) -> NewestSlot {
         let mut state = self.shared.lock();
         state.slots.push(None);
-        NewestSlot {
-            shared: Arc::clone(&self.shared),
-            index: state.slots.len() - 1,
-            replaced: AtomicU64::new(0),
-        }
+        NewestSlot { shared: Arc::clone(&self.shared), index: state.slots.len() - 1, replaced: AtomicU64::new(0) }
     }
 
     /// Number of jobs that panicked: a defect of the program, survived and counted.

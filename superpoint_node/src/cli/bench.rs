@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tt_backend::{BackendChoice, Detector, Params, Plane, Size};
 
-use super::{DetectorArgs, Outcome, print};
+use super::{DetectorArgs, Outcome, WrongUsage, print};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchCommand {
@@ -62,7 +61,7 @@ pub(super) fn run(command: &BenchCommand) -> anyhow::Result<Outcome> {
     let BenchCommand::Cpu(args) = command;
     let mut settings = args.detector.settings()?;
     if settings.options.backend == BackendChoice::P150 {
-        bail!("`bench cpu` measures the CPU; leave out `--backend p150`");
+        return Err(WrongUsage("`bench cpu` measures the CPU; leave out `--backend p150`".to_owned()).into());
     }
     settings.options.backend = BackendChoice::Cpu;
     settings.options.network = args.size;
@@ -93,7 +92,10 @@ pub(super) fn run(command: &BenchCommand) -> anyhow::Result<Outcome> {
         print(&format!("{}\n", serde_json::to_string(&report)?))?;
     } else {
         let line = |name: &str, spread: &Spread| {
-            format!("{name:<12} median {:8.2} ms   min {:8.2} ms   max {:8.2} ms\n", spread.median, spread.min, spread.max)
+            format!(
+                "{name:<12} median {:8.2} ms   min {:8.2} ms   max {:8.2} ms\n",
+                spread.median, spread.min, spread.max
+            )
         };
         print(&format!(
             "{} at {}, {} runs, {} keypoints\n{}{}",

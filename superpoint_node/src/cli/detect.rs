@@ -154,9 +154,7 @@ fn write_files(
         let file = target(file, "png");
         let mut drawing = picture.to_rgb8();
         overlay::draw(&mut drawing, detections);
-        drawing
-            .save_with_format(&file, image::ImageFormat::Png)
-            .with_context(|| format!("cannot write {file:?}"))?;
+        drawing.save_with_format(&file, image::ImageFormat::Png).with_context(|| format!("cannot write {file:?}"))?;
     }
     Ok(())
 }
@@ -175,4 +173,3 @@ fn npz(detections: &Detections) -> anyhow::Result<Vec<u8>> {
     }
     Ok(npz.finish()?)
 }
-

@@ -52,6 +52,17 @@ enum Outcome {
     SomeUnreadable,
 }
 
+/// Arguments that are well formed but make no sense; exit status 2, as for those that are not well formed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct WrongUsage(String);
+
+impl From<tt_backend::Error> for WrongUsage {
+    fn from(error: tt_backend::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// How a detector is opened.
 #[derive(Debug, Args)]
 struct DetectorArgs {
@@ -114,7 +125,8 @@ impl DetectorArgs {
 }
 
 impl ParamsArgs {
-    fn apply(&self, settings: &mut Settings) -> Result<(), tt_backend::Error> {
+    /// Lays the options over the settings.
+    fn apply(&self, settings: &mut Settings) -> Result<(), WrongUsage> {
         let params = &mut settings.params;
         if let Some(number) = self.max_keypoints {
             params.max_keypoints = Params::max_keypoints_from(number)?;
@@ -137,7 +149,7 @@ impl ParamsArgs {
         if let Some(channel) = self.channel {
             settings.channel = channel;
         }
-        settings.params.check()
+        Ok(settings.params.check()?)
     }
 }
 
@@ -186,7 +198,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(Outcome::SomeUnreadable) => ExitCode::from(3),
         Err(error) => {
             eprintln!("superpoint: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(if error.is::<WrongUsage>() { 2 } else { 1 })
         }
     }
 }
