@@ -281,7 +281,7 @@ fn a_photo_resized_to_the_network_frame_agrees_with_pillow_and_transformers() {
 
 #[test]
 fn random_weights_agree_with_transformers() {
-    agrees(&random_weights(1), "random_640x480.safetensors", "astronaut_640x480.png");
+    agrees(&random_weights(2), "random_640x480.safetensors", "astronaut_640x480.png");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn descriptors_agree_at_every_edge() {
     let (size, pixels) = photo("astronaut_640x480.png");
     let case = Case::load("edges_64x48.safetensors");
     let part = Plane::from_u8(&pixels[100 * size.width + 240..], case.size, size.width, 1).expect("inside");
-    compare(&random_weights(1), &case, &part).expect("agreement");
+    compare(&random_weights(2), &case, &part).expect("agreement");
 }
 
 #[test]
@@ -360,9 +360,7 @@ fn resize_is_pillows() {
             let plane = Plane::contiguous(&samples, size).expect("noise");
             Resizer::new(Size::NETWORK).resize(&plane, &mut frame);
             let (worst, exact) = against_pillow(&frame, &theirs);
-            println!("{size}: differs by at most {worst:.3} levels, exact at {:.2} %", 100.0 * exact);
-            assert!(worst < 1.001, "{size}: {worst} levels");
-            assert!(exact >= 0.99, "{size}: exact at {exact}");
+            assert!(exact == 1.0, "{size}: {worst} levels, exact at {:.2} %", 100.0 * exact);
         }
         compared += 1;
     }
@@ -393,7 +391,8 @@ fn without_antialiasing(pixels: &[u8], size: Size, target: Size) -> Vec<u8> {
 #[test]
 fn a_resize_without_antialiasing_is_noticed() {
     for (size, deep, theirs) in resizes() {
-        let reduces = size.width > 640 || size.height > 480;
+        // Where next to nothing is reduced, next to nothing depends on antialiasing.
+        let reduces = size.width >= 960 || size.height >= 720;
         if deep || !reduces {
             continue;
         }
@@ -401,7 +400,7 @@ fn a_resize_without_antialiasing_is_noticed() {
         let frame = without_antialiasing(&samples, size, Size::NETWORK);
         let frame: Vec<f32> = frame.iter().map(|&value| f32::from(value) / 255.0).collect();
         let (worst, exact) = against_pillow(&frame, &theirs);
-        assert!(worst > 1.001 && exact < 0.99, "{size}: {worst} levels, exact at {exact}");
+        assert!(worst > 10.0 && exact < 0.5, "{size}: {worst} levels, exact at {exact}");
     }
 
     let (size, pixels) = photo("astronaut_512x512.png");
