@@ -124,3 +124,81 @@ pub(super) fn hub_origin(path: &Path) -> Option<(String, String)> {
     let repo = upwards.next()??.strip_prefix("models--")?;
     Some((repo.replacen("--", "/", 1), revision.to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An environment of these variables.
+    fn env<'a>(variables: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
+        |name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+    }
+
+    #[test]
+    fn the_cache_is_where_huggingface_hub_has_it() {
+        let all = [
+            ("HF_HUB_CACHE", "/a"),
+            ("HUGGINGFACE_HUB_CACHE", "/b"),
+            ("HF_HOME", "/c"),
+            ("XDG_CACHE_HOME", "/d"),
+            ("HOME", "/e"),
+        ];
+        for (from, expected) in
+            ["/a", "/b", "/c/hub", "/d/huggingface/hub", "/e/.cache/huggingface/hub"].iter().enumerate()
+        {
+            assert_eq!(hub_cache_dir(env(&all[from..])).as_deref(), Some(Path::new(expected)));
+        }
+        assert_eq!(hub_cache_dir(env(&[])), None);
+    }
+
+    #[test]
+    fn empty_variables_count_as_unset_and_a_tilde_is_home() {
+        let variables = [("HF_HUB_CACHE", ""), ("HF_HOME", "~/models"), ("HOME", "/e")];
+        assert_eq!(hub_cache_dir(env(&variables)).as_deref(), Some(Path::new("/e/models/hub")));
+        assert_eq!(hub_cache_dir(env(&[("HOME", "")])), None);
+        // `~name` is another user's home, which is not looked up.
+        assert_eq!(hub_cache_dir(env(&[("HF_HOME", "~x"), ("HOME", "/e")])).as_deref(), Some(Path::new("~x/hub")));
+    }
+
+    #[test]
+    fn without_a_file_in_the_cache_the_bundled_weights_are_used() {
+        for variables in [&[][..], &[("HOME", "/nowhere")], &[("HF_HOME", "/dev/null")]] {
+            assert_eq!(locate(None, env(variables)).expect("not an error"), Location::Bundled);
+        }
+    }
+
+    #[test]
+    fn a_file_in_the_cache_is_used_even_if_broken() {
+        let cache = tempfile::tempdir().expect("a temporary folder");
+        let path = hub_snapshot_file(cache.path());
+        std::fs::create_dir_all(path.parent().expect("in a folder")).expect("writable");
+        let text = cache.path().display().to_string();
+        let find = || locate(None, env(&[("HF_HUB_CACHE", &text)])).expect("not an error");
+        assert_eq!(find(), Location::Bundled);
+
+        std::fs::write(&path, b"broken").expect("writable");
+        assert_eq!(find(), Location::HubCache(path.clone()));
+        let error = find().load().expect_err("broken").to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+
+        #[cfg(unix)]
+        {
+            std::fs::remove_file(&path).expect("there");
+            std::os::unix::fs::symlink("../../blobs/gone", &path).expect("writable");
+            let error = find().load().expect_err("its blob is gone").to_string();
+            assert!(error.contains("link to ../../blobs/gone"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_path_in_a_cache_tells_repository_and_revision() {
+        let origin = |path: &str| hub_origin(Path::new(path));
+        let expected = Some((HUB_REPO.to_owned(), HUB_REVISION.to_owned()));
+        assert_eq!(hub_origin(&hub_snapshot_file(Path::new("/cache"))), expected);
+        for other in
+            ["model.safetensors", "/", "", "..", "/a/snapshots/b/model.safetensors", "snapshots/b/model.safetensors"]
+        {
+            assert_eq!(origin(other), None, "{other}");
+        }
+    }
+}
