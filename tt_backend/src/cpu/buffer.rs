@@ -63,4 +63,10 @@ impl<'a> Shared<'a> {
         // SAFETY: within the slice, as just asserted.
         unsafe { self.start.add(index) }
     }
+
+    /// Address of value `index`, for prefetching only.
+    #[inline(always)]
+    pub(super) fn address(&self, index: usize) -> *const f32 {
+        self.start.wrapping_add(index)
+    }
 }

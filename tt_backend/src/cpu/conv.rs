@@ -111,6 +111,12 @@ impl Layout {
         Self { size, channels, row_stride, origin: row_stride + channels }
     }
 
+    /// Index of a pixel's first value.
+    #[inline(always)]
+    fn index(&self, y: usize, x: usize) -> usize {
+        self.origin + y * self.row_stride + x * self.channels
+    }
+
     /// Values from the buffer's start to the end of the last tile that reads the map.
     pub(super) fn bordered_len(&self) -> usize {
         (Tiles::of(self.size).rows * OUTPUT + 2) * self.row_stride
@@ -169,6 +175,10 @@ pub(super) trait Source: Copy {
     ///
     /// The column must be one that the tiles of the layer reach, and `LANES` channels must follow.
     unsafe fn column<S: Simd>(self, s: S, tile_row: usize, column: usize, channel: usize) -> [S::V; INPUT];
+
+    /// Asks for what will be read after this column: its next group of channels, or after the last of them the first of
+    /// the column that is one run ahead.
+    fn prefetch_next<S: Simd>(self, s: S, tile_row: usize, column: usize, channel: usize);
 }
 
 /// A bordered map in memory.
@@ -185,17 +195,36 @@ impl<'a> MapSource<'a> {
     }
 }
 
+impl MapSource<'_> {
+    /// Index of a column's first value.
+    #[inline(always)]
+    fn start(self, tile_row: usize, column: usize, channel: usize) -> usize {
+        tile_row * OUTPUT * self.layout.row_stride + column * self.layout.channels + channel
+    }
+}
+
 impl Source for MapSource<'_> {
     #[inline(always)]
     unsafe fn column<S: Simd>(self, s: S, tile_row: usize, column: usize, channel: usize) -> [S::V; INPUT] {
-        let Layout { row_stride, channels, .. } = self.layout;
-        let start = tile_row * OUTPUT * row_stride + column * channels + channel;
+        let start = self.start(tile_row, column, channel);
         let mut d = [s.splat(0.0); INPUT];
         for (i, d) in d.iter_mut().enumerate() {
             // SAFETY: the caller's promise, and the buffer reaches to the end of the last tile (`new`).
-            *d = unsafe { s.load(self.buffer.as_ptr().add(start + i * row_stride)) };
+            *d = unsafe { s.load(self.buffer.as_ptr().add(start + i * self.layout.row_stride)) };
         }
         d
+    }
+
+    #[inline(always)]
+    fn prefetch_next<S: Simd>(self, s: S, tile_row: usize, column: usize, channel: usize) {
+        let ahead = if channel + GROUP < self.layout.channels {
+            self.start(tile_row, column, channel + GROUP)
+        } else {
+            self.start(tile_row, column + RUN * OUTPUT, 0)
+        };
+        for i in 0..INPUT {
+            s.prefetch(self.buffer.as_ptr().wrapping_add(ahead + i * self.layout.row_stride));
+        }
     }
 }
 
@@ -248,9 +277,30 @@ impl<I: Source> Kernel for Block<'_, I> {
             done += run;
         }
 
+        let side = if layer.pool { OUTPUT / 2 } else { OUTPUT };
+        let mut places = [Place::default(); BLOCK];
+        for (index, place) in places[..count].iter_mut().enumerate() {
+            let tile = self.first + index;
+            let (y0, x0) = (tile / self.tiles.columns * side, tile % self.tiles.columns * side);
+            let size = self.output_layout.size;
+            *place = Place { y0, x0, height: side.min(size.height - y0), width: side.min(size.width - x0) };
+        }
+
         let panels = layer.panels.as_slice()[..self.panels * POSITIONS * layer.inputs * width].as_ptr();
         for panel in 0..self.panels {
             for position in 0..POSITIONS {
+                for index in 0..count {
+                    // The rows of the next position, and a pixel that will be written when all positions are done.
+                    let next = v.wrapping_add(index * v_stride(layer.inputs) + (position + 1) * layer.inputs);
+                    for k in (0..layer.inputs).step_by(LINE) {
+                        s.prefetch(next.wrapping_add(k));
+                    }
+                    if position < side * side {
+                        let (y, x) = (places[index].y0 + position / side, places[index].x0 + position % side);
+                        let pixel = self.output_layout.index(y, x) + panel * width;
+                        s.prefetch_far(self.output.address(pixel));
+                    }
+                }
                 // SAFETY: `V` and `M` hold `count` tiles of all positions (asserted above), and panel and position are
                 // within the layer's panels.
                 unsafe {
@@ -260,18 +310,28 @@ impl<I: Source> Kernel for Block<'_, I> {
                     gemm::multiply(s, count, layer.inputs, a, b, std::ptr::null(), c);
                 }
             }
-            for index in 0..count {
+            for (index, place) in places[..count].iter().enumerate() {
                 for vector in 0..width / S::LANES {
                     let channel = panel * width + vector * S::LANES;
                     // SAFETY: tile `index` of `M` was just written; no other task writes this tile or these channels.
                     unsafe {
                         let m = m.add(index * m_stride(width) + vector * S::LANES).cast_const();
-                        output_transform(s, &self, self.first + index, channel, m, columns);
+                        output_transform(s, &self, place, channel, m, columns);
                     }
                 }
             }
         }
     }
+}
+
+/// The pixels of the output map that a tile makes.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    y0: usize,
+    x0: usize,
+    /// A tile may reach beyond the map; what is there stays zero.
+    height: usize,
+    width: usize,
 }
 
 /// Input transforms of a run of tiles in one row, for all channels, to `V`.
@@ -296,6 +356,9 @@ unsafe fn input_transform<S: Simd, I: Source>(
             // SAFETY: the caller's promises: the column belongs to a tile, and `columns` has room for it.
             unsafe {
                 let d = source.column(s, row, first_column + x, channel);
+                if channel.is_multiple_of(GROUP) {
+                    source.prefetch_next(s, row, first_column + x, channel);
+                }
                 for (i, value) in winograd::input(s, &d).into_iter().enumerate() {
                     s.store(columns.add((x * INPUT + i) * S::LANES), value);
                 }
@@ -327,7 +390,7 @@ unsafe fn input_transform<S: Simd, I: Source>(
 unsafe fn output_transform<S: Simd, I>(
     s: S,
     block: &Block<'_, I>,
-    tile: usize,
+    place: &Place,
     channel: usize,
     m: *const f32,
     temporary: *mut f32,
@@ -347,35 +410,50 @@ unsafe fn output_transform<S: Simd, I>(
     }
     // SAFETY: `channel` is one of the layer's, whose biases fill whole vectors.
     let bias = unsafe { s.load(block.layer.bias.as_slice()[channel..channel + S::LANES].as_ptr()) };
-    let layout = &block.output_layout;
-    let (row, column) = (tile / block.tiles.columns, tile % block.tiles.columns);
-    let side = if block.layer.pool { OUTPUT / 2 } else { OUTPUT };
-    let (y0, x0) = (row * side, column * side);
-    // A tile may reach beyond the map; what is there stays zero.
-    let height = side.min(layout.size.height - y0);
-    let width = side.min(layout.size.width - x0);
-    for y in 0..height {
-        let mut values = [zero; OUTPUT];
+    for y in 0..place.height {
         if block.layer.pool {
-            // SAFETY: lines of the tile, written above.
-            let (upper, lower) =
-                unsafe { (output_line(s, temporary, 2 * y), output_line(s, temporary, 2 * y + 1)) };
-            for (x, value) in values[..OUTPUT / 2].iter_mut().enumerate() {
-                let left = s.max(upper[2 * x], lower[2 * x]);
-                let right = s.max(upper[2 * x + 1], lower[2 * x + 1]);
-                *value = s.max(left, right);
+            // SAFETY: lines of the tile, written above; the caller's promise for `write`.
+            unsafe {
+                let (upper, lower) = (output_line(s, temporary, 2 * y), output_line(s, temporary, 2 * y + 1));
+                let mut pooled = [zero; OUTPUT / 2];
+                for (x, pooled) in pooled.iter_mut().enumerate() {
+                    let left = s.max(upper[2 * x], lower[2 * x]);
+                    let right = s.max(upper[2 * x + 1], lower[2 * x + 1]);
+                    *pooled = s.max(left, right);
+                }
+                write_line(s, block, place, y, channel, bias, &pooled);
             }
         } else {
             // SAFETY: as above.
-            values = unsafe { output_line(s, temporary, y) };
+            unsafe { write_line(s, block, place, y, channel, bias, &output_line(s, temporary, y)) };
         }
-        let start = layout.origin + (y0 + y) * layout.row_stride + x0 * layout.channels + channel;
-        for (x, &value) in values[..width].iter().enumerate() {
-            // SAFETY: a pixel of the map and of this tile, which is this task's (the caller's promise).
-            unsafe {
-                let to = block.output.at(start + x * layout.channels, S::LANES);
-                s.store(to, s.max(s.add(value, bias), zero));
-            }
+    }
+}
+
+/// Writes line `y` of a tile, with bias and ReLU.
+///
+/// # Safety
+///
+/// No other thread may write these pixels and channels.
+#[inline(always)]
+unsafe fn write_line<S: Simd, I, const N: usize>(
+    s: S,
+    block: &Block<'_, I>,
+    place: &Place,
+    y: usize,
+    channel: usize,
+    bias: S::V,
+    values: &[S::V; N],
+) {
+    let layout = &block.output_layout;
+    let start = layout.index(place.y0 + y, place.x0) + channel;
+    let (width, last) = (place.width.min(N), (place.width - 1) * layout.channels + S::LANES);
+    // SAFETY: the caller's promise; `at` checks that the line is within the map.
+    let to = unsafe { block.output.at(start, last) };
+    for (x, &value) in values.iter().enumerate() {
+        if x < width {
+            // SAFETY: a pixel of the line.
+            unsafe { s.store(to.add(x * layout.channels), s.max(s.add(value, bias), s.splat(0.0))) };
         }
     }
 }

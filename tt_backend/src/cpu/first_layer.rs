@@ -66,6 +66,11 @@ pub(super) struct FrameSource<'a> {
 
 impl Source for FrameSource<'_> {
     #[inline(always)]
+    fn prefetch_next<S: Simd>(self, _: S, _: usize, _: usize, _: usize) {
+        // The frame is small enough to be in cache.
+    }
+
+    #[inline(always)]
     unsafe fn column<S: Simd>(self, s: S, tile_row: usize, column: usize, channel: usize) -> [S::V; INPUT] {
         let Self { layer, frame } = self;
         let zero = s.splat(0.0);
@@ -77,6 +82,18 @@ impl Source for FrameSource<'_> {
         let bias = &layer.bias.as_slice()[channel..channel + S::LANES];
         // SAFETY: a whole vector of biases.
         d = [unsafe { s.load(bias.as_ptr()) }; INPUT];
+        // Rows outside of the map, likewise: a sum that starts this low ends below zero. (Testing each row at the end
+        // makes the compiler compute them one by one, each waiting for its own chain of additions.)
+        let outside = s.splat(-1e30);
+        if tile_row == 0 {
+            d[0] = outside;
+        }
+        let inside = frame.size.height + 1 - tile_row * OUTPUT;
+        if inside < INPUT {
+            for (i, d) in d.iter_mut().enumerate() {
+                *d = if i < inside { *d } else { outside };
+            }
+        }
         let start = tile_row * OUTPUT * frame.row_stride + column;
         for dy in 0..3 {
             for dx in 0..3 {
@@ -91,9 +108,8 @@ impl Source for FrameSource<'_> {
                 }
             }
         }
-        for (i, d) in d.iter_mut().enumerate() {
-            let row = tile_row * OUTPUT + i;
-            *d = if row == 0 || row > frame.size.height { zero } else { s.max(*d, zero) };
+        for d in &mut d {
+            *d = s.max(*d, zero);
         }
         d
     }

@@ -115,6 +115,8 @@ unsafe fn register_block<S: Simd, const R: usize>(
         // SAFETY: `k < depth`, and the caller's promises on `panel` and `a`.
         unsafe {
             let b = panel.add(k * VECTORS * S::LANES);
+            // The same row of the next panel, which lies behind this one and comes from far away.
+            s.prefetch(b.wrapping_add(depth * VECTORS * S::LANES));
             let b = [s.load(b), s.load(b.add(S::LANES))];
             for (r, acc) in acc.iter_mut().enumerate() {
                 let x = s.splat(*a.start.add(r * a.stride + k));

@@ -31,6 +31,10 @@ pub(crate) trait Simd: Copy {
     fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// The larger of each lane.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Asks for the cache line at `at`, which need not be valid, in the first-level cache.
+    fn prefetch(self, at: *const f32);
+    /// [`prefetch`](Self::prefetch) to the second-level cache.
+    fn prefetch_far(self, at: *const f32);
     /// `2^n` for lanes `1.5 * 2^23 + n` with `n` an integer from -126 to 127.
     fn exp2_of_shifted(self, a: Self::V) -> Self::V;
 
@@ -210,6 +214,10 @@ impl Simd for Portable {
         lanewise!(|a, b| if a > b { a } else { b })
     }
     #[inline(always)]
+    fn prefetch(self, _: *const f32) {}
+    #[inline(always)]
+    fn prefetch_far(self, _: *const f32) {}
+    #[inline(always)]
     fn exp2_of_shifted(self, a: Self::V) -> Self::V {
         lanewise!(|a| f32::from_bits((a.to_bits() << 23).wrapping_add(1.0f32.to_bits())))
     }
@@ -288,6 +296,14 @@ mod x86 {
                 #[inline(always)]
                 fn max(self, a: $v, b: $v) -> $v {
                     unsafe { $max(a, b) }
+                }
+                #[inline(always)]
+                fn prefetch(self, at: *const f32) {
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+                }
+                #[inline(always)]
+                fn prefetch_far(self, at: *const f32) {
+                    unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
                 }
                 #[inline(always)]
                 fn exp2_of_shifted(self, a: $v) -> $v {
