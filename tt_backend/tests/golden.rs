@@ -18,8 +18,8 @@ use tt_backend::{BackendChoice, Detections, Detector, Endian, Options, Params, P
 
 /// The largest difference of a score that counts as equal.
 const SCORE_TOLERANCE: f32 = 1e-4;
-/// The smallest cosine between two descriptors that count as equal.
-const MIN_COSINE: f32 = 0.9999;
+/// The largest 1 - cosine between two descriptors that count as equal.
+const COSINE_TOLERANCE: f32 = 1e-4;
 
 type Comparison = Result<(), String>;
 
@@ -156,6 +156,16 @@ fn random_weights(seed: u64) -> Weights {
     }
 }
 
+/// The largest of differences; NaN if there is one.
+fn largest(differences: impl Iterator<Item = f32>) -> f32 {
+    differences.map(f32::abs).max_by(f32::total_cmp).unwrap_or(0.0)
+}
+
+/// Fails if `what` is over the tolerance, or NaN.
+fn within(difference: f32, tolerance: f32, what: impl FnOnce() -> String) -> Comparison {
+    if difference <= tolerance { Ok(()) } else { Err(format!("{} is off by {difference}", what())) }
+}
+
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum::<f64>();
     (dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()) as f32
@@ -188,24 +198,12 @@ fn compare_maps(weights: &Weights, case: &Case, plane: &Plane<'_>) -> Comparison
     if maps.scores.len().div_ceil(case.stride) != case.scores.len() {
         return Err(format!("{} scores", maps.scores.len()));
     }
-    let worst = maps.scores.iter().step_by(case.stride).zip(&case.scores).map(|(ours, theirs)| (ours - theirs).abs());
-    let worst = worst.fold(0.0, f32::max);
-    let least = maps
-        .descriptors
-        .chunks_exact(256)
-        .step_by(case.stride)
-        .zip(case.cells.chunks_exact(256))
-        .map(|(ours, theirs)| cosine(ours, theirs))
-        .fold(1.0, f32::min);
-    println!("scores differ by at most {worst:.1e}, cosine of cells at least {least}");
-    // Written so that NaN fails.
-    if !(worst <= SCORE_TOLERANCE) {
-        return Err(format!("a score of the map differs by {worst}"));
-    }
-    if !(least >= MIN_COSINE) {
-        return Err(format!("the descriptors of a cell have a cosine of {least}"));
-    }
-    Ok(())
+    let scores = largest(maps.scores.iter().step_by(case.stride).zip(&case.scores).map(|(a, b)| a - b));
+    let cells = maps.descriptors.chunks_exact(256).step_by(case.stride).zip(case.cells.chunks_exact(256));
+    let cells = largest(cells.map(|(a, b)| 1.0 - cosine(a, b)));
+    eprintln!("scores differ by at most {scores:.1e}, cosines of cells from 1 by {cells:.1e}");
+    within(scores, SCORE_TOLERANCE, || "a score of the map".into())?;
+    within(cells, COSINE_TOLERANCE, || "the cosine of a cell's descriptors".into())
 }
 
 /// The same set of keypoints, equal scores, and our order.
@@ -223,33 +221,26 @@ fn compare_keypoints(mode: &str, ours: &Detections, theirs: &Keypoints) -> Compa
     }
     // In our order equal keypoints may lie a little apart where scores are almost equal.
     let ours: std::collections::HashMap<_, _> = ours.points.iter().zip(&ours.scores).collect();
-    let worst = theirs.points.iter().zip(&theirs.scores).map(|(point, score)| (ours[point] - score).abs());
-    let worst = worst.fold(0.0, f32::max);
-    println!("{mode}: {} keypoints, scores differ by at most {worst:.1e}", theirs.points.len());
-    if !(worst <= SCORE_TOLERANCE) {
-        return Err(format!("{mode}: a keypoint's score differs by {worst}"));
-    }
-    Ok(())
+    let worst = largest(theirs.points.iter().zip(&theirs.scores).map(|(point, score)| ours[point] - score));
+    eprintln!("{mode}: {} keypoints, scores differ by at most {worst:.1e}", theirs.points.len());
+    within(worst, SCORE_TOLERANCE, || format!("{mode}: a keypoint's score"))
 }
 
 /// The descriptors of the upstream keypoints that have one in the case.
 fn compare_descriptors(ours: &Detections, case: &Case) -> Comparison {
     let rows = ours.descriptors().ok_or("no descriptors")?;
     let position: std::collections::HashMap<_, _> = ours.points.iter().enumerate().map(|(i, p)| (p, i)).collect();
-    let mut least = 1.0f32;
+    let mut worst = 0.0f32;
     for (index, theirs) in &case.descriptors {
         let point = case.upstream.points[*index];
         let row = rows.row(position[&point]).to_vec();
         let norm = row.iter().map(|value| value * value).sum::<f32>().sqrt();
-        if !((norm - 1.0).abs() < 1e-5) {
-            return Err(format!("the descriptor at {point:?} has a norm of {norm}"));
-        }
-        least = least.min(cosine(&row, theirs));
-        if !(cosine(&row, theirs) >= MIN_COSINE) {
-            return Err(format!("the descriptor at {point:?} has a cosine of {}", cosine(&row, theirs)));
-        }
+        within((norm - 1.0).abs(), 1e-5, || format!("the norm of the descriptor at {point:?}"))?;
+        let distance = (1.0 - cosine(&row, theirs)).abs();
+        within(distance, COSINE_TOLERANCE, || format!("the cosine of the descriptor at {point:?}"))?;
+        worst = worst.max(distance);
     }
-    println!("{} descriptors, cosine at least {least}", case.descriptors.len());
+    eprintln!("{} descriptors, cosines from 1 by at most {worst:.1e}", case.descriptors.len());
     Ok(())
 }
 
@@ -340,7 +331,7 @@ fn against_pillow(frame: &[f32], theirs: &[f32]) -> (f32, f64) {
     assert_eq!(frame.len().div_ceil(37), theirs.len());
     // A level is 1; scaling to 0..1 and back costs some 1e-5.
     let exact = differences.iter().filter(|&&difference| difference < 1e-3).count();
-    (differences.iter().copied().fold(0.0, f32::max), exact as f64 / differences.len() as f64)
+    (largest(differences.iter().copied()), exact as f64 / differences.len() as f64)
 }
 
 #[test]
@@ -352,8 +343,8 @@ fn resize_is_pillows() {
             let samples: Vec<u8> = noise(size, 48).flat_map(|value| (value as u16).to_be_bytes()).collect();
             let plane = Plane::from_u16(&samples, size, 2 * size.width, 2, Endian::Big).expect("noise");
             Resizer::new(Size::NETWORK).resize(&plane, &mut frame);
-            let worst = frame.iter().step_by(37).zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            println!("{size} 16 bit: differs by at most {worst:.1e}");
+            let worst = largest(frame.iter().step_by(37).zip(&theirs).map(|(a, b)| a - b));
+            eprintln!("{size} 16 bit: differs by at most {worst:.1e}");
             assert!(worst < 2e-6, "{size} 16 bit: {worst}");
         } else {
             let samples: Vec<u8> = noise(size, 56).map(|value| value as u8).collect();
@@ -408,7 +399,7 @@ fn a_resize_without_antialiasing_is_noticed() {
     let frame = without_antialiasing(&pixels, size, case.size);
     let plane = Plane::contiguous(&frame, case.size).expect("a frame");
     let reason = compare(&bundled(), &case, &plane).expect_err("antialiasing is missing");
-    println!("{reason}");
+    eprintln!("{reason}");
 }
 
 /// Every layer, so that it can be changed.
@@ -423,7 +414,7 @@ fn damage_is_noticed(what: &str, damage: impl Fn(&mut [&mut Conv])) {
     let mut weights = bundled();
     damage(&mut layers(&mut weights));
     match compare(&weights, &Case::load("bundled_320x240.safetensors"), &plane) {
-        Err(reason) => println!("{what}: {reason}"),
+        Err(reason) => eprintln!("{what}: {reason}"),
         Ok(()) => panic!("{what} was not noticed"),
     }
 }

@@ -184,7 +184,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let result = match &cli.command {
         Command::Detect(args) => detect::run(args),
-        Command::Weights(args) => weights::run(args).map(|()| Outcome::Done).map_err(anyhow::Error::from),
+        Command::Weights(args) => weights::run(args).map(|()| Outcome::Done),
         Command::Info(args) => info::run(args),
         Command::Bench(command) => bench::run(command),
         Command::Completions { shell } => {

@@ -3,12 +3,14 @@
 mod hub;
 mod place;
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use tt_backend::weights::{self, HUB_FILE, HUB_REPO, HUB_REVISION, Location, TensorSummary, Weights};
 
+use super::print;
 use hub::{Hub, HubError};
 
 /// What was asked of `superpoint weights`.
@@ -43,47 +45,12 @@ enum Command {
     },
 }
 
-/// Why `superpoint weights` failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WeightsCommandError {
-    /// A weights file is missing or broken.
-    #[error(transparent)]
-    Weights(#[from] tt_backend::Error),
-    /// The download failed.
-    #[error(transparent)]
-    Hub(#[from] HubError),
-    /// The terms were not accepted.
-    #[error("the licence was not accepted, so nothing was downloaded")]
-    Declined,
-    /// There is nobody to ask.
-    #[error(
-        "these weights may be downloaded only by someone who accepts their licence (above), and there is no terminal \
-         to ask at; if you accept it, run `superpoint weights fetch --accept-licence`"
-    )]
-    NobodyToAsk,
-    /// There is no place for the file.
-    #[error("there is no Hugging Face cache folder to download into: set HOME, HF_HOME or HF_HUB_CACHE")]
-    NoCacheFolder,
-    /// The cache cannot be written.
-    #[error("cannot write {path}: {source}")]
-    Write {
-        /// The file or folder.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Standard input or output failed.
-    #[error("standard input or output failed: {0}")]
-    Stdio(#[from] io::Error),
-}
-
 /// Runs `superpoint weights`. Data goes to standard output, all else to standard error.
 ///
 /// # Errors
 ///
 /// Every error is one sentence for the user.
-pub fn run(args: &WeightsArgs) -> Result<(), WeightsCommandError> {
+pub fn run(args: &WeightsArgs) -> anyhow::Result<()> {
     match &args.command {
         Command::Path { weights } => path(weights.as_deref()),
         Command::Fetch { accept_licence } => fetch(*accept_licence),
@@ -92,15 +59,16 @@ pub fn run(args: &WeightsArgs) -> Result<(), WeightsCommandError> {
 }
 
 /// A path that nobody can use is not printed as if it were the answer: the weights are read first.
-fn path(explicit: Option<&Path>) -> Result<(), WeightsCommandError> {
+fn path(explicit: Option<&Path>) -> anyhow::Result<()> {
     let location = Weights::locate(explicit)?;
     location.load()?;
     print(&format!("{location}\n"))
 }
 
-fn fetch(accept_licence: bool) -> Result<(), WeightsCommandError> {
+fn fetch(accept_licence: bool) -> anyhow::Result<()> {
     let env = |name: &str| std::env::var_os(name);
-    let cache = weights::hub_cache_dir(env).ok_or(WeightsCommandError::NoCacheFolder)?;
+    let cache = weights::hub_cache_dir(env)
+        .context("there is no Hugging Face cache folder to download into: set HOME, HF_HOME or HF_HUB_CACHE")?;
     let file = weights::hub_snapshot_file(&cache);
     if Weights::load(&file).is_ok() {
         eprintln!("These weights are already in the cache.");
@@ -131,7 +99,7 @@ fn fetch(accept_licence: bool) -> Result<(), WeightsCommandError> {
 }
 
 /// Shows the terms, and asks unless they were accepted on the command line.
-fn accept(hub: &Hub, accepted: bool) -> Result<(), WeightsCommandError> {
+fn accept(hub: &Hub, accepted: bool) -> anyhow::Result<()> {
     eprintln!(
         "{HUB_REPO} at revision {HUB_REVISION}, from {endpoint}\n\n\
          These weights belong to Magic Leap, Inc. Their licence allows academic or non-profit, noncommercial research\n\
@@ -144,7 +112,10 @@ fn accept(hub: &Hub, accepted: bool) -> Result<(), WeightsCommandError> {
         return Ok(());
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(WeightsCommandError::NobodyToAsk);
+        bail!(
+            "these weights may be downloaded only by someone who accepts their licence (above), and there is no terminal \
+             to ask at; if you accept it, run `superpoint weights fetch --accept-licence`"
+        );
     }
     eprint!("Do you accept this licence? [y/N] ");
     io::stderr().flush()?;
@@ -152,12 +123,12 @@ fn accept(hub: &Hub, accepted: bool) -> Result<(), WeightsCommandError> {
     io::stdin().lock().read_line(&mut answer)?;
     match answer.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => Ok(()),
-        _ => Err(WeightsCommandError::Declined),
+        _ => bail!("the licence was not accepted, so nothing was downloaded"),
     }
 }
 
 /// The table first, also of a file that turns out to be wrong: it shows what is in it.
-fn inspect(file: Option<&Path>) -> Result<(), WeightsCommandError> {
+fn inspect(file: Option<&Path>) -> anyhow::Result<()> {
     let location = Weights::locate(file)?;
     let tensors = match &location {
         Location::Bundled => weights::summarize_bundled()?,
@@ -187,13 +158,4 @@ fn table(tensors: &[TensorSummary]) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Writes to standard output. A reader that has gone away (`| head`) has had what it wanted.
-fn print(text: &str) -> Result<(), WeightsCommandError> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
 }

@@ -26,8 +26,7 @@ const MAX_REDIRECTS: u32 = 5;
 
 /// Why a download failed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum HubError {
+pub(super) enum HubError {
     /// `HF_HUB_OFFLINE` is set.
     #[error("HF_HUB_OFFLINE is set, so nothing is downloaded; unset it, or give the file with --weights")]
     Offline,

@@ -8,34 +8,30 @@
 //! `refs/` maps branches to revisions; `huggingface_hub` writes nothing there for a file that is asked for by its
 //! full revision, and neither does this.
 
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use tempfile::NamedTempFile;
-
-use super::WeightsCommandError;
 
 /// Writes `bytes` into the cache folder under their SHA-256 and makes the pinned snapshot point to them. Both
 /// steps are a rename: another process sees the old state or the new one, and an interruption leaves the old one.
 ///
 /// Returns the snapshot's path.
-pub(super) fn place(cache: &Path, sha256: &str, bytes: &[u8]) -> Result<PathBuf, WeightsCommandError> {
+pub(super) fn place(cache: &Path, sha256: &str, bytes: &[u8]) -> anyhow::Result<PathBuf> {
     let link = tt_backend::weights::hub_snapshot_file(cache);
-    let failed = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| WeightsCommandError::Write { path, source }
-    };
-    let (Some(snapshot), Some(repo)) = (link.parent(), link.ancestors().nth(3)) else {
-        return Err(failed(&link)(io::Error::other("not a path in a cache")));
-    };
+    let snapshot = link.parent().context("a snapshot's file has a folder")?;
+    let repo = link.ancestors().nth(3).context("a snapshot is in a repository's folder")?;
     let blobs = repo.join("blobs");
-    std::fs::create_dir_all(&blobs).map_err(failed(&blobs))?;
-    std::fs::create_dir_all(snapshot).map_err(failed(snapshot))?;
+    let blob = blobs.join(sha256);
+    let writing = |path: &Path| format!("cannot write {}", path.display());
 
-    write_by_rename(&blobs.join(sha256), &blobs, bytes).map_err(failed(&blobs.join(sha256)))?;
+    std::fs::create_dir_all(&blobs).with_context(|| writing(&blobs))?;
+    std::fs::create_dir_all(snapshot).with_context(|| writing(snapshot))?;
+    write_by_rename(&blob, &blobs, bytes).with_context(|| writing(&blob))?;
     if link_by_rename(&link, snapshot, sha256).is_err() {
         // A file system without links: `huggingface_hub` puts a copy there instead.
-        write_by_rename(&link, snapshot, bytes).map_err(failed(&link))?;
+        write_by_rename(&link, snapshot, bytes).with_context(|| writing(&link))?;
     }
     Ok(link)
 }
