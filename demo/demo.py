@@ -72,10 +72,18 @@ class Demo:
             if time.monotonic() > deadline:
                 sys.exit(f'demo: {what} did not come within {timeout_secs} s; the node\'s log is {self.log_path}')
 
-    def connect(self):
-        self.spin_until(
-            lambda: self.camera.get_subscription_count() and self.ros.count_publishers('keypoints'),
-            START_TIMEOUT_SECS, 'the node')
+    def connect(self, frame):
+        """Send a frame again and again, as a camera does, until the node has found this process and answers."""
+        next_send = 0
+
+        def answered():
+            nonlocal next_send
+            if self.camera.get_subscription_count() and time.monotonic() > next_send:
+                self.camera.publish(image_message(frame, self.ros.get_clock().now().to_msg()))
+                next_send = time.monotonic() + 1
+            return self.received
+
+        self.spin_until(answered, START_TIMEOUT_SECS, 'the node')
         print(self.log_path.read_text(), end='')
 
     def detect(self, frame):
@@ -110,7 +118,7 @@ def main():
 
     demo = Demo(options.out)
     try:
-        demo.connect()
+        demo.connect(next(frames(1))[0])
         views, counts, latencies = [], [], []
         agreeing = matched = 0
         for frame, homography in frames(options.frames):

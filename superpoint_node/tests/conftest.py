@@ -58,8 +58,7 @@ class Running:
         self.keypoints = ros.create_subscription(
             Keypoints, f'{self.namespace}/keypoints', self.received.append, QoSProfile(depth=50))
         try:
-            self.wait(lambda: self.images.get_subscription_count() == 1
-                      and ros.count_publishers(f'{self.namespace}/keypoints') == 1, 'the node')
+            self.wait_for_both_ways()
         except BaseException:
             self.process.kill()
             raise
@@ -73,6 +72,26 @@ class Running:
             assert self.process.poll() is None, f'the node ended: {self.process.returncode}\n{self.log()}'
             assert time.monotonic() < deadline, f'{what} did not come\n{self.log()}'
             rclpy.spin_once(self.ros, timeout_sec=0.05)
+
+    def wait_for_both_ways(self):
+        """Send one-pixel images until one is answered: each side finds the other in its own time."""
+        self.wait(lambda: self.images.get_subscription_count() == 1, 'the node')
+        deadline = time.monotonic() + TIMEOUT_SECS
+        while not self.received:
+            self.send(image(np.zeros((1, 1), np.uint8), 'mono8'))
+            resend = min(deadline, time.monotonic() + 1)
+            while not self.received and time.monotonic() < resend:
+                rclpy.spin_once(self.ros, timeout_sec=0.05)
+                assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, f'no answer\n{self.log()}'
+        sec = self.count + 1000
+        self.wait(lambda: sec in self.answers(), 'the answer to the last of them')
+        self.received.clear()
+
+    def frame_counts(self):
+        """The counters that the node logs when it ends, by name."""
+        parts = self.log().split('frames: ')[-1].strip().split(', ')
+        return {part.split()[1]: int(part.split()[0]) for part in parts}
 
     def stamped(self, message):
         """The message with a stamp that no other of this run has."""
