@@ -289,16 +289,11 @@ impl<I: Source> Kernel for Block<'_, I> {
         let panels = layer.panels.as_slice()[..self.panels * POSITIONS * layer.inputs * width].as_ptr();
         for panel in 0..self.panels {
             for position in 0..POSITIONS {
-                for index in 0..count {
-                    // The rows of the next position, and a pixel that will be written when all positions are done.
-                    let next = v.wrapping_add(index * v_stride(layer.inputs) + (position + 1) * layer.inputs);
-                    for k in (0..layer.inputs).step_by(LINE) {
-                        s.prefetch(next.wrapping_add(k));
-                    }
-                    if position < side * side {
-                        let (y, x) = (places[index].y0 + position / side, places[index].x0 + position % side);
-                        let pixel = self.output_layout.index(y, x) + panel * width;
-                        s.prefetch_far(self.output.address(pixel));
+                // The pixels that will be written when all positions are done: some at each position.
+                if position < side * side {
+                    for place in &places[..count] {
+                        let pixel = self.output_layout.index(place.y0 + position / side, place.x0 + position % side);
+                        s.prefetch_far(self.output.address(pixel + panel * width));
                     }
                 }
                 // SAFETY: `V` and `M` hold `count` tiles of all positions (asserted above), and panel and position are
