@@ -36,4 +36,4 @@ say "Clippy, rustdoc and tests of the ROS part"
 
 say "End-to-end tests over ROS"
 . scripts/env.bash
-python3 -m pytest -q -p no:cacheprovider superpoint_node/tests
+python3 -m pytest -q -p no:cacheprovider -W ignore::DeprecationWarning superpoint_node/tests

@@ -485,7 +485,9 @@ fn a_broken_file_in_the_cache_is_named_and_fetch_repairs_it() {
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("../../blobs/gone", &snapshot).expect("writable");
-        user.run(&["path"]).failed_saying(&[&name, "../../blobs/gone"]);
+        let outcome = user.run(&["path"]);
+        assert_eq!(outcome.stderr.matches("../../blobs/gone").count(), 1, "said once: {}", outcome.stderr);
+        outcome.failed_saying(&[&name]);
     }
 
     user.fetch().succeeded();

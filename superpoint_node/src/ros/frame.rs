@@ -7,10 +7,11 @@ use r2r::superpoint_p150::msg::Keypoints;
 use tt_backend::Detector;
 
 use super::encoding::{Samples, Unusable};
-use super::image::ImageView;
+use super::image::{ImageView, Malformed};
 use super::keypoints_message::keypoints_message;
 use super::parameters::NodeParameters;
 use super::tally::{Rejection, Tally};
+use crate::channel::Channel;
 
 /// Everything a frame needs on the detector's thread.
 #[derive(Clone)]
@@ -46,26 +47,34 @@ impl Output {
 }
 
 impl Pipeline {
-    /// Detects and publishes; what goes wrong is counted, and logged when it is the first of its kind.
+    /// Whether a message is an image that can be used; if not, it is counted, and logged when it is the first of its
+    /// kind. Asked when a message arrives, so that a broken one takes no other's place.
+    pub(super) fn admits(&self, message: &[u8]) -> bool {
+        // The first channel is only looked for, not computed: this costs no time.
+        let checked = ImageView::parse(message).map_err(malformed).and_then(|image| {
+            Samples::read(&image, Channel::First).map_err(unusable)?;
+            Ok(())
+        });
+        checked.map_err(|rejected| self.reject(rejected)).is_ok()
+    }
+
+    /// Detects and publishes.
     pub(super) fn run(&self, message: &[u8], detector: &mut Detector) {
-        if let Err((kind, reason)) = self.try_run(message, detector) {
-            if self.tally.rejected(kind) {
-                r2r::log_warn!(&self.logger, "frame rejected: {reason} (said once; further ones are counted)");
-            }
+        if let Err(rejected) = self.try_run(message, detector) {
+            self.reject(rejected);
         }
     }
 
-    fn try_run(&self, message: &[u8], detector: &mut Detector) -> Result<(), (Rejection, String)> {
+    fn reject(&self, (kind, reason): Rejected) {
+        if self.tally.rejected(kind) {
+            r2r::log_warn!(&self.logger, "frame rejected: {reason} (said once; further ones are counted)");
+        }
+    }
+
+    fn try_run(&self, message: &[u8], detector: &mut Detector) -> Result<(), Rejected> {
         let live = self.parameters.lock().unwrap_or_else(PoisonError::into_inner).live.clone();
 
-        let image = ImageView::parse(message).map_err(|error| (Rejection::Malformed, error.to_string()))?;
-        let unusable = |error: Unusable| {
-            let reason = error.to_string();
-            match error {
-                Unusable::Encoding(encoding) => (Rejection::Encoding(encoding), reason),
-                Unusable::Layout(_) => (Rejection::Layout, reason),
-            }
-        };
+        let image = ImageView::parse(message).map_err(malformed)?;
         let samples = Samples::read(&image, live.channel).map_err(unusable)?;
         let plane = samples.plane().map_err(unusable)?;
 
@@ -86,5 +95,20 @@ impl Pipeline {
             );
         }
         Ok(())
+    }
+}
+
+/// The kind that is counted, and the sentence for the log.
+type Rejected = (Rejection, String);
+
+fn malformed(error: Malformed) -> Rejected {
+    (Rejection::Malformed, error.to_string())
+}
+
+fn unusable(error: Unusable) -> Rejected {
+    let reason = error.to_string();
+    match error {
+        Unusable::Encoding(encoding) => (Rejection::Encoding(encoding), reason),
+        Unusable::Layout(_) => (Rejection::Layout, reason),
     }
 }

@@ -99,6 +99,9 @@ fn run() -> Result<(), String> {
 fn offer_all(images: &mut (impl Stream<Item = Vec<u8>> + Unpin), slot: &NewestSlot, pipeline: &Pipeline) {
     while let Some(Some(message)) = images.next().now_or_never() {
         pipeline.tally.received();
+        if !pipeline.admits(&message) {
+            continue;
+        }
         let frame = pipeline.clone();
         slot.offer(move |detector| frame.run(&message, detector));
     }
