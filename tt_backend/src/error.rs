@@ -53,12 +53,12 @@ pub enum Error {
     NetworkSize(Size),
 
     /// A weights file that could not be read.
-    #[error("cannot read weights file {path}: {source}")]
+    #[error("cannot read weights file {path}: {reason}")]
     WeightsRead {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
 
     /// A weights file that was read but does not hold SuperPoint's tensors.

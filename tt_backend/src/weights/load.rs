@@ -59,7 +59,7 @@ impl Layer {
 
 /// Reads a whole file, but only a regular one of at most [`MAX_FILE_BYTES`].
 pub(super) fn read_bounded(path: &Path) -> Result<Vec<u8>, Error> {
-    let refuse = |source: io::Error| Error::WeightsRead { path: path.to_path_buf(), source };
+    let refuse = |reason: io::Error| Error::WeightsRead { path: path.to_path_buf(), reason };
     // Asked before opening: opening a pipe would wait for its other end.
     let metadata = std::fs::metadata(path).map_err(|error| refuse(dangling_link(path).unwrap_or(error)))?;
     if metadata.is_dir() {

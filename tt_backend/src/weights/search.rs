@@ -77,7 +77,7 @@ pub(super) fn locate(explicit: Option<&Path>, env: impl Fn(&str) -> Option<OsStr
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(Location::Bundled)
         }
-        Err(source) => Err(Error::WeightsRead { path, source }),
+        Err(reason) => Err(Error::WeightsRead { path, reason }),
     }
 }
 
