@@ -86,6 +86,9 @@ impl<'a> Samples<'a> {
             Layout::Color8 { channels, rgb } => (rgb[0], channels, None),
         };
         let size = Size::new(image.height as usize, image.width as usize);
+        if size.height == 0 || size.width == 0 {
+            return Err(Unusable::Layout(format!("an image needs at least one pixel, this one is {size}")));
+        }
         let row_stride = image.step as usize;
 
         // The whole pixels must fit, not only the channel that is read: half a pixel is a sender's mistake.
@@ -97,7 +100,7 @@ impl<'a> Samples<'a> {
             )));
         }
         // The last row may come without its padding, as OpenCV's sub-images do.
-        let needed = size.height.saturating_sub(1).saturating_mul(row_stride).saturating_add(row_bytes);
+        let needed = (size.height - 1).saturating_mul(row_stride).saturating_add(row_bytes);
         if image.data.len() < needed {
             return Err(Unusable::Layout(format!(
                 "data has {} bytes, but {} rows of step {row_stride} take {needed}",
@@ -122,7 +125,7 @@ impl<'a> Samples<'a> {
                 wide,
             },
         };
-        samples.try_plane()?; // an empty or an absurd size
+        samples.try_plane()?; // an absurd size
         Ok(samples)
     }
 

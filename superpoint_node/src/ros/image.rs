@@ -151,7 +151,7 @@ mod tests {
         }
 
         fn u32(&mut self, value: u32) {
-            while self.bytes.len() % 4 != 0 {
+            while !self.bytes.len().is_multiple_of(4) {
                 self.bytes.push(0xaa);
             }
             self.bytes.extend(if self.big_endian { value.to_be_bytes() } else { value.to_le_bytes() });
