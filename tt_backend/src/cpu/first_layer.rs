@@ -114,4 +114,3 @@ impl Source for FrameSource<'_> {
         d
     }
 }
-

@@ -3,8 +3,8 @@
 use super::buffer::{Buffer, Shared};
 use super::gemm::{self, Rows};
 use super::simd::{self, Kernel, Simd};
-use crate::maps::Maps;
 use crate::Size;
+use crate::maps::Maps;
 use crate::weights::Conv;
 
 /// Cells of a task: the panels' weights are read once for all of them.

@@ -1,8 +1,11 @@
 //! The vector instructions the kernels are written in, and the choice between them at run time.
 //!
 //! Every kernel is written once, generic over [`Simd`], and runs on whichever of the three instruction sets
-//! [`InstructionSet::detect`] found. A value of [`Avx2`] or [`Avx512`] exists only on a machine that has the
-//! instructions, which is what makes the arithmetic below safe to call.
+//! [`InstructionSet::detect`] found. A value of `Avx2` or `Avx512` exists only on a machine that has the instructions,
+//! which is what makes the arithmetic below safe to call.
+//!
+//! AVX-512 has been compiled but, so far, never run: no machine with it was at hand. Its kernels are the same source as
+//! the others'; the tests run that source in AVX-512's shape (16 lanes, blocks of 12 rows) in plain Rust.
 
 /// A vector of `f32` lanes and its arithmetic.
 ///
@@ -84,30 +87,56 @@ pub(super) trait Kernel {
 
 /// An instruction set that this machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InstructionSet {
+pub struct InstructionSet(Set);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Set {
     /// Plain Rust on arrays of four values, which the compiler turns into the vector instructions that every machine of
     /// the target has (SSE2, NEON).
-    Portable(Portable),
-    /// AVX2 with FMA: 8 lanes, 16 registers.
+    Portable(Portable<4, 6>),
+    /// The portable code in the shape of AVX-512, which is thereby tested on machines without it.
+    #[cfg(test)]
+    Wide(Portable<16, 12>),
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// AVX-512F: 16 lanes, 32 registers.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
 }
 
+/// The same expression for the `Simd` value in any variant.
+macro_rules! with_simd {
+    ($set:expr, $s:ident => $value:expr) => {
+        match $set.0 {
+            Set::Portable($s) => $value,
+            #[cfg(test)]
+            Set::Wide($s) => $value,
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2($s) => $value,
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512($s) => $value,
+        }
+    };
+}
+
 impl InstructionSet {
+    /// Plain Rust, on any machine.
+    pub const PORTABLE: Self = Self(Set::Portable(Portable));
+
+    #[cfg(test)]
+    pub(super) const WIDE: Self = Self(Set::Wide(Portable));
+
     /// The best set of this machine.
     pub fn detect() -> Self {
-        // `available` is never empty: every machine runs the portable code.
-        Self::available().last().unwrap_or(Self::Portable(Portable))
+        Self::available().last().unwrap_or(Self::PORTABLE)
     }
 
-    /// All sets of this machine, the slowest first.
+    /// All sets of this machine, the slowest first: [`PORTABLE`](Self::PORTABLE), then AVX2 with FMA (8 lanes, 16
+    /// registers) and AVX-512F (16 lanes, 32 registers) where the processor has them.
     pub fn available() -> impl Iterator<Item = Self> {
-        let portable = Some(Self::Portable(Portable));
+        let portable = Some(Self::PORTABLE);
         #[cfg(target_arch = "x86_64")]
-        let sets = [portable, Avx2::detect().map(Self::Avx2), Avx512::detect().map(Self::Avx512)];
+        let sets =
+            [portable, Avx2::detect().map(|s| Self(Set::Avx2(s))), Avx512::detect().map(|s| Self(Set::Avx512(s)))];
         #[cfg(not(target_arch = "x86_64"))]
         let sets = [portable];
         sets.into_iter().flatten()
@@ -115,36 +144,37 @@ impl InstructionSet {
 
     /// The name in reports: `portable`, `avx2` or `avx512`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Portable(_) => "portable",
+        match self.0 {
+            Set::Portable(_) => "portable",
+            #[cfg(test)]
+            Set::Wide(_) => "wide",
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => "avx2",
+            Set::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => "avx512",
+            Set::Avx512(_) => "avx512",
         }
     }
 
     /// Values in a vector.
     pub(super) fn lanes(self) -> usize {
-        match self {
-            Self::Portable(_) => Portable::LANES,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => Avx2::LANES,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => Avx512::LANES,
+        fn lanes<S: Simd>(_: S) -> usize {
+            S::LANES
         }
+        with_simd!(self, s => lanes(s))
     }
 
     /// Runs a kernel, compiled for this instruction set.
     pub(super) fn run(self, kernel: impl Kernel) {
-        match self {
-            Self::Portable(s) => kernel.run(s),
+        match self.0 {
+            Set::Portable(s) => kernel.run(s),
+            #[cfg(test)]
+            Set::Wide(s) => kernel.run(s),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value of `Avx2` is made only after its features were detected.
-            Self::Avx2(s) => unsafe { run_avx2(s, kernel) },
+            Set::Avx2(s) => unsafe { run_avx2(s, kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a value of `Avx512` is made only after its features were detected.
-            Self::Avx512(s) => unsafe { run_avx512(s, kernel) },
+            Set::Avx512(s) => unsafe { run_avx512(s, kernel) },
         }
     }
 }
@@ -161,17 +191,17 @@ fn run_avx512(s: Avx512, kernel: impl Kernel) {
     kernel.run(s);
 }
 
-/// See [`InstructionSet::Portable`].
+/// Arrays of `LANES` values and register blocks of `ROWS` rows, in plain Rust.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Portable;
+struct Portable<const LANES: usize, const ROWS: usize>;
 
 /// True where a fused multiply-add is an instruction; elsewhere `mul_add` would be a slow library call.
 const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
-/// Four values in one array operation.
+/// One array operation, value by value.
 macro_rules! lanewise {
     (|$($name:ident),+| $value:expr) => {{
-        let mut out = [0.0f32; 4];
+        let mut out = [0.0f32; LANES];
         for (lane, out) in out.iter_mut().enumerate() {
             $(let $name = $name[lane];)+
             *out = $value;
@@ -180,14 +210,14 @@ macro_rules! lanewise {
     }};
 }
 
-impl Simd for Portable {
-    type V = [f32; 4];
-    const LANES: usize = 4;
-    const ROWS: usize = 6;
+impl<const LANES: usize, const ROWS: usize> Simd for Portable<LANES, ROWS> {
+    type V = [f32; LANES];
+    const LANES: usize = LANES;
+    const ROWS: usize = ROWS;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
-        [x; 4]
+        [x; LANES]
     }
     #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
@@ -224,17 +254,17 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::V {
         // SAFETY: the caller's promise; the array type is read unaligned.
-        unsafe { from.cast::<[f32; 4]>().read_unaligned() }
+        unsafe { from.cast::<[f32; LANES]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, v: Self::V) {
         // SAFETY: the caller's promise; the array type is written unaligned.
-        unsafe { to.cast::<[f32; 4]>().write_unaligned(v) }
+        unsafe { to.cast::<[f32; LANES]>().write_unaligned(v) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Avx2, Avx512};
+use x86::{Avx2, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -252,11 +282,11 @@ mod x86 {
         ) => {
             $(#[$doc])*
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-            pub struct $name(());
+            pub(super) struct $name(());
 
             impl $name {
                 /// The proof that this machine has the instructions, if it has.
-                pub fn detect() -> Option<Self> {
+                pub(super) fn detect() -> Option<Self> {
                     ($(is_x86_feature_detected!($feature))&&+).then_some(Self(()))
                 }
             }
@@ -325,7 +355,7 @@ mod x86 {
     }
 
     intrinsics! {
-        /// See [`InstructionSet::Avx2`](super::InstructionSet::Avx2).
+        /// Proof of AVX2 and FMA.
         Avx2, __m256, 8 lanes, 6 rows, features ["avx2" "fma"];
         _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_fmadd_ps _mm256_fnmadd_ps _mm256_max_ps
         _mm256_loadu_ps _mm256_storeu_ps
@@ -333,7 +363,7 @@ mod x86 {
     }
 
     intrinsics! {
-        /// See [`InstructionSet::Avx512`](super::InstructionSet::Avx512).
+        /// Proof of AVX-512F.
         Avx512, __m512, 16 lanes, 12 rows, features ["avx512f" "avx2" "fma"];
         _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_fmadd_ps _mm512_fnmadd_ps _mm512_max_ps
         _mm512_loadu_ps _mm512_storeu_ps
