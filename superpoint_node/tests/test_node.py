@@ -222,7 +222,7 @@ def test_bad_values_are_refused_with_a_reason(shared, name, value, reason):
 
 
 def test_parameters_describe_themselves(shared):
-    names = ['backend', 'device_id', 'weights', 'max_keypoints', 'keypoint_threshold', 'nms_radius',
+    names = ['backend', 'weights', 'max_keypoints', 'keypoint_threshold', 'nms_radius',
              'border_removal_distance', 'return_descriptors', 'descriptor_type', 'channel', 'postprocess',
              'qos_reliability', 'qos_depth', 'threads']
     for descriptor in shared.describe(*names):
@@ -235,7 +235,7 @@ def test_the_default_file_is_the_defaults(start, shared):
     node = start('--params-file', path)
     names = [descriptor.name for descriptor in shared.describe('backend', 'max_keypoints', 'keypoint_threshold',
              'nms_radius', 'border_removal_distance', 'return_descriptors', 'descriptor_type', 'channel',
-             'postprocess', 'qos_reliability', 'qos_depth', 'threads', 'device_id', 'weights')]
+             'postprocess', 'qos_reliability', 'qos_depth', 'threads', 'weights')]
     assert node.get(*names) == shared.get(*names)
     assert 'not known' not in node.log()
 

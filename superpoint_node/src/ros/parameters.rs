@@ -35,7 +35,6 @@ pub(super) struct Live {
 #[derive(Clone, Debug)]
 pub(super) struct Fixed {
     pub(super) backend: BackendChoice,
-    pub(super) device_id: i64,
     pub(super) weights: String,
     pub(super) threads: usize,
     pub(super) reliable_input: bool,
@@ -60,7 +59,6 @@ impl Default for NodeParameters {
             live: Live::default(),
             fixed: Fixed {
                 backend: BackendChoice::Auto,
-                device_id: 0,
                 weights: String::new(),
                 threads: 0,
                 reliable_input: false,
@@ -90,7 +88,6 @@ const fn fixed(name: &'static str, description: &'static str) -> Entry {
 
 const TABLE: &[Entry] = &[
     fixed("backend", "What runs the network: auto (a p150 if there is one, else the CPU), p150 or cpu. Read-only."),
-    fixed("device_id", "Which p150, counted from 0. Read-only."),
     fixed(
         "weights",
         "Weights file (safetensors); empty: the Hugging Face cache if it holds SuperPoint, else the bundled ones. Read-only.",
@@ -125,7 +122,6 @@ impl NodeParameters {
         let integer = |value: usize| V::Integer(i64::try_from(value).unwrap_or(i64::MAX));
         Some(match name {
             "backend" => V::String(self.fixed.backend.name().into()),
-            "device_id" => V::Integer(self.fixed.device_id),
             "weights" => V::String(self.fixed.weights.clone()),
             "max_keypoints" => V::Integer(detection.max_keypoints_number()),
             "keypoint_threshold" => V::Double(shortest_f64(detection.keypoint_threshold)),
@@ -165,7 +161,6 @@ impl NodeParameters {
                 changed.fixed.backend =
                     text(name, value)?.parse::<BackendChoice>().map_err(|error| error.to_string())?;
             }
-            "device_id" => changed.fixed.device_id = integer(name, value, 0..=i64::from(u16::MAX))?,
             "weights" => changed.fixed.weights = text(name, value)?.into(),
             "max_keypoints" => {
                 let number = integer(name, value, i64::MIN..=i64::MAX)?;
