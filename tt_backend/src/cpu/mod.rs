@@ -7,13 +7,13 @@
 //! Each name after an arrow is one stage, cut into tasks that the threads take one by one; conv1a is computed inside
 //! conv1b, and the 3x3 layers of the two heads are one layer of 512 channels, so that they share their input transform.
 //!
-//! - [`conv`]: a 3x3 layer by Winograd's algorithm, tile block by tile block ([`winograd`]: the transforms)
-//! - [`first_layer`]: conv1a, computed where conv1b reads it
-//! - [`heads`]: 1x1 layers, softmax, L2 norm
-//! - [`gemm`]: the matrix product under all of them
-//! - [`simd`]: the three instruction sets, and the choice between them
-//! - [`team`]: the threads
-//! - [`buffer`]: aligned memory, and memory that threads share
+//! - `conv`: a 3x3 layer by Winograd's algorithm, tile block by tile block (`winograd`: the transforms)
+//! - `first_layer`: conv1a, computed where conv1b reads it
+//! - `heads`: 1x1 layers, softmax, L2 norm
+//! - `gemm`: the matrix product under all of them
+//! - `simd`: the three instruction sets, and the choice between them
+//! - `team`: the threads
+//! - `buffer`: aligned memory, and memory that threads share
 //!
 //! Maps are channel-last (`[row][column][channel]`), so that transforms and products run over channels in whole vectors.
 //! Two buffers are enough for all of them: a layer reads one and writes the other.
