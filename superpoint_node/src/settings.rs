@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
-use serde::Deserialize;
-use tt_backend::{BackendChoice, Options, Params, Size};
+use anyhow::{Context as _, anyhow, bail};
+use serde::de::DeserializeOwned;
+use tt_backend::{Options, Params};
 
 use crate::channel::Channel;
 
@@ -19,22 +19,8 @@ pub struct Settings {
     pub channel: Channel,
 }
 
-/// The parameters of the node that concern a detector, as they stand in a ROS parameter file. All others belong
-/// to the node alone and are passed over.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct RosParameters {
-    backend: Option<String>,
-    weights: Option<String>,
-    threads: Option<i64>,
-    max_keypoints: Option<i64>,
-    keypoint_threshold: Option<f64>,
-    nms_radius: Option<i64>,
-    border_removal_distance: Option<i64>,
-    return_descriptors: Option<bool>,
-    postprocess: Option<String>,
-    channel: Option<String>,
-}
+/// The parameters of one node in a ROS parameter file. Those that do not concern a detector are passed over.
+struct RosParameters<'a>(&'a serde_yaml::Value);
 
 impl Settings {
     /// Reads a ROS 2 parameter file: `ros__parameters` below the node's name, or below the wildcard `/**`.
@@ -58,8 +44,7 @@ impl Settings {
                 continue;
             }
             let Some(parameters) = section.get("ros__parameters") else { continue };
-            let parameters: RosParameters = serde_yaml::from_value(parameters.clone())?;
-            parameters.apply(&mut settings)?;
+            RosParameters(parameters).apply(&mut settings)?;
             found = true;
         }
         if !found {
@@ -70,43 +55,52 @@ impl Settings {
     }
 }
 
-impl RosParameters {
-    fn apply(self, settings: &mut Settings) -> anyhow::Result<()> {
+impl RosParameters<'_> {
+    /// The value of a parameter, if it is there.
+    fn get<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<T>> {
+        let value = self.0.get(name).cloned();
+        value.map(serde_yaml::from_value).transpose().with_context(|| format!("parameter {name}"))
+    }
+
+    /// A parameter that counts something.
+    fn count(&self, name: &str) -> anyhow::Result<Option<usize>> {
+        let number: Option<i64> = self.get(name)?;
+        let count = number.map(usize::try_from).transpose();
+        count.map_err(|_| anyhow!("{name} is {}, but must not be negative", number.unwrap_or_default()))
+    }
+
+    fn apply(&self, settings: &mut Settings) -> anyhow::Result<()> {
         let Settings { options, params, channel } = settings;
-        let whole = |name: &'static str, number: i64| {
-            usize::try_from(number).map_err(|_| anyhow::anyhow!("{name} is {number}, but must not be negative"))
-        };
-        if let Some(text) = self.backend {
-            options.backend = text.parse::<BackendChoice>()?;
+        if let Some(text) = self.get::<String>("backend")? {
+            options.backend = text.parse()?;
         }
-        if let Some(path) = self.weights {
+        if let Some(path) = self.get::<String>("weights")? {
             options.weights = (!path.is_empty()).then(|| path.into());
         }
-        if let Some(number) = self.threads {
-            options.threads = whole("threads", number)?;
+        if let Some(threads) = self.count("threads")? {
+            options.threads = threads;
         }
-        if let Some(number) = self.max_keypoints {
+        if let Some(number) = self.get("max_keypoints")? {
             params.max_keypoints = Params::max_keypoints_from(number)?;
         }
-        if let Some(number) = self.keypoint_threshold {
-            params.keypoint_threshold = number as f32;
+        if let Some(threshold) = self.get("keypoint_threshold")? {
+            params.keypoint_threshold = threshold;
         }
-        if let Some(number) = self.nms_radius {
-            params.nms_radius = whole("nms_radius", number)?;
+        if let Some(radius) = self.count("nms_radius")? {
+            params.nms_radius = radius;
         }
-        if let Some(number) = self.border_removal_distance {
-            params.border_removal_distance = whole("border_removal_distance", number)?;
+        if let Some(distance) = self.count("border_removal_distance")? {
+            params.border_removal_distance = distance;
         }
-        if let Some(yes) = self.return_descriptors {
+        if let Some(yes) = self.get("return_descriptors")? {
             params.return_descriptors = yes;
         }
-        if let Some(text) = self.postprocess {
+        if let Some(text) = self.get::<String>("postprocess")? {
             params.postprocess = text.parse()?;
         }
-        if let Some(text) = self.channel {
+        if let Some(text) = self.get::<String>("channel")? {
             *channel = text.parse().map_err(anyhow::Error::msg)?;
         }
-        options.network = Size::NETWORK;
         Ok(())
     }
 }
@@ -115,6 +109,7 @@ impl RosParameters {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use tt_backend::BackendChoice;
 
     #[test]
     fn the_shipped_file_holds_the_defaults() {
