@@ -34,9 +34,15 @@ pub(crate) fn luma(data: &[u8], size: Size, row_stride: usize, channels: usize, 
     let mut luma = Vec::with_capacity(size.width * size.height);
     for row in data.chunks(row_stride.max(1)).take(size.height) {
         luma.extend(row.chunks_exact(channels).take(size.width).map(|pixel| {
-            let weighted = u32::from(pixel[r]) * 19_595 + u32::from(pixel[g]) * 38_470 + u32::from(pixel[b]) * 7_471;
-            ((weighted + 0x8000) >> 16) as u8
+            luma_of([pixel[r], pixel[g], pixel[b]].map(u16::from)) as u8 // luma of bytes is a byte
         }));
     }
     luma
+}
+
+/// Luma of one pixel of up to 16 bits a value; the weights add up to one.
+#[inline]
+pub(crate) fn luma_of([r, g, b]: [u16; 3]) -> u16 {
+    let weighted = u32::from(r) * 19_595 + u32::from(g) * 38_470 + u32::from(b) * 7_471;
+    ((weighted + 0x8000) >> 16) as u16
 }

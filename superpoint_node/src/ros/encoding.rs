@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use image::{Rgb, RgbImage};
 use tt_backend::{Endian, Plane, Size};
 
+use super::bayer::{Depth, Mosaic};
 use super::image::ImageView;
-use crate::channel::{Channel, luma};
+use crate::channel::{Channel, luma, luma_of};
 
 /// Why an image gives no plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +22,9 @@ pub enum Unusable {
 impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Encoding(encoding) => write!(
-                f,
-                "encoding `{}` is not supported (supported: mono8, mono16, rgb8, bgr8, rgba8, bgra8, 8UC1, 8UC3, 8UC4, \
-                 16UC1)",
-                encoding.escape_default()
-            ),
+            Self::Encoding(encoding) => {
+                write!(f, "encoding `{}` is not supported (supported: {SUPPORTED})", encoding.escape_default())
+            }
             Self::Layout(reason) => write!(f, "inconsistent image: {reason}"),
         }
     }
@@ -33,16 +32,52 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// How the encodings store a pixel. A further kind (Bayer, YUV) is a further variant here and an arm in
-/// [`Samples::read`].
+/// For people; [`Layout::of`] decides.
+const SUPPORTED: &str = "mono8, mono16, rgb8, bgr8, rgba8, bgra8, 8UC1, 8UC3, 8UC4, 16UC1, bayer_*8, bayer_*16, \
+                         yuv422 and uyvy, yuv422_yuy2 and yuyv, nv12, nv21, nv24";
+
+/// Which 16-bit values are black and white.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range16 {
+    /// This value and everything below is 0 to the network.
+    pub black: u16,
+    /// This value and everything above is 1 to the network.
+    pub white: u16,
+}
+
+impl Default for Range16 {
+    fn default() -> Self {
+        Self { black: 0, white: u16::MAX }
+    }
+}
+
+impl Range16 {
+    /// The 8-bit value that looks like `value`.
+    fn to_8_bits(self, value: u16) -> u8 {
+        let (black, white) = (u32::from(self.black), u32::from(self.white));
+        let above = u32::from(value).clamp(black, white) - black;
+        ((above * 255 + (white - black) / 2) / (white - black).max(1)) as u8
+    }
+}
+
+/// How the encodings store a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    Gray8,
+    /// One byte in `pixel_stride` is the brightness.
+    Gray8 {
+        first_byte: usize,
+        pixel_stride: usize,
+    },
     Gray16,
     /// `channels` bytes a pixel; R, G and B at these offsets.
     Color8 {
         channels: usize,
         rgb: [usize; 3],
+    },
+    /// A mosaic of values of this many bytes.
+    Bayer {
+        red: [usize; 2],
+        bytes: usize,
     },
 }
 
@@ -50,41 +85,67 @@ impl Layout {
     fn of(encoding: &str) -> Option<Self> {
         let color = |channels, rgb| Some(Self::Color8 { channels, rgb });
         match encoding {
-            "mono8" | "8UC1" => Some(Self::Gray8),
+            "mono8" | "8UC1" => Some(Self::Gray8 { first_byte: 0, pixel_stride: 1 }),
             "mono16" | "16UC1" => Some(Self::Gray16),
             "rgb8" | "8UC3" => color(3, [0, 1, 2]),
             "bgr8" => color(3, [2, 1, 0]),
             "rgba8" | "8UC4" => color(4, [0, 1, 2]),
             "bgra8" => color(4, [2, 1, 0]),
+            // U Y V Y and Y U Y V: of both, Y is a gray image whose pixels are two bytes apart.
+            "yuv422" | "uyvy" => Some(Self::Gray8 { first_byte: 1, pixel_stride: 2 }),
+            "yuv422_yuy2" | "yuyv" => Some(Self::Gray8 { first_byte: 0, pixel_stride: 2 }),
+            // All of Y comes first, then the colours.
+            "nv12" | "nv21" | "nv24" => Some(Self::Gray8 { first_byte: 0, pixel_stride: 1 }),
+            _ => Self::of_bayer(encoding),
+        }
+    }
+
+    /// `bayer_rggb8`: the colours of the first row's first two sites, then the second's; then the bits.
+    fn of_bayer(encoding: &str) -> Option<Self> {
+        let (pattern, bits) = encoding.strip_prefix("bayer_")?.split_at_checked(4)?;
+        let red = match pattern {
+            "rggb" => [0, 0],
+            "grbg" => [0, 1],
+            "gbrg" => [1, 0],
+            "bggr" => [1, 1],
+            _ => return None,
+        };
+        match bits {
+            "8" => Some(Self::Bayer { red, bytes: 1 }),
+            "16" => Some(Self::Bayer { red, bytes: 2 }),
             _ => None,
+        }
+    }
+
+    /// Bytes from one pixel to the next.
+    fn pixel_bytes(self) -> usize {
+        match self {
+            Self::Gray8 { pixel_stride, .. } => pixel_stride,
+            Self::Gray16 => 2,
+            Self::Color8 { channels, .. } => channels,
+            Self::Bayer { bytes, .. } => bytes,
         }
     }
 }
 
-/// The samples of one channel: in the message where they lie, or computed.
-#[derive(Debug)]
-pub struct Samples<'a> {
-    data: Cow<'a, [u8]>,
+/// The pixels of an image message, all of them there.
+#[derive(Clone, Copy, Debug)]
+pub struct Pixels<'a> {
+    layout: Layout,
+    data: &'a [u8],
     size: Size,
     row_stride: usize,
-    pixel_stride: usize,
-    /// The byte order of 16-bit samples; `None` when they are bytes.
-    wide: Option<Endian>,
+    endian: Endian,
 }
 
-impl<'a> Samples<'a> {
-    /// Finds the channel in an image. Only luma is computed; every other channel stays in the message.
+impl<'a> Pixels<'a> {
+    /// Checks encoding and sizes; computes nothing.
     ///
     /// # Errors
     ///
     /// If the encoding is not supported, or the image's sizes contradict each other.
-    pub fn read(image: &ImageView<'a>, channel: Channel) -> Result<Self, Unusable> {
+    pub fn of(image: &ImageView<'a>) -> Result<Self, Unusable> {
         let layout = Layout::of(image.encoding).ok_or_else(|| Unusable::Encoding(image.encoding.into()))?;
-        let (first_byte, pixel_stride, wide) = match layout {
-            Layout::Gray8 => (0, 1, None),
-            Layout::Gray16 => (0, 2, Some(if image.is_bigendian { Endian::Big } else { Endian::Little })),
-            Layout::Color8 { channels, rgb } => (rgb[0], channels, None),
-        };
         let size = Size::new(image.height as usize, image.width as usize);
         if size.height == 0 || size.width == 0 {
             return Err(Unusable::Layout(format!("an image needs at least one pixel, this one is {size}")));
@@ -92,7 +153,7 @@ impl<'a> Samples<'a> {
         let row_stride = image.step as usize;
 
         // The whole pixels must fit, not only the channel that is read: half a pixel is a sender's mistake.
-        let row_bytes = size.width.saturating_mul(pixel_stride);
+        let row_bytes = size.width.saturating_mul(layout.pixel_bytes());
         if row_stride < row_bytes {
             return Err(Unusable::Layout(format!(
                 "step is {row_stride} bytes, but a row of {} {} pixels takes {row_bytes}",
@@ -108,42 +169,134 @@ impl<'a> Samples<'a> {
                 size.height
             )));
         }
-
-        let samples = match (layout, channel) {
-            (Layout::Color8 { channels, rgb }, Channel::Luma) => Self {
-                data: Cow::Owned(luma(image.data, size, row_stride, channels, rgb)),
-                size,
-                row_stride: size.width,
-                pixel_stride: 1,
-                wide,
-            },
-            _ => Self {
-                data: Cow::Borrowed(image.data.get(first_byte..).unwrap_or_default()),
-                size,
-                row_stride,
-                pixel_stride,
-                wide,
-            },
-        };
-        samples.try_plane()?; // an absurd size
-        Ok(samples)
+        if size.height > Plane::MAX_SIDE || size.width > Plane::MAX_SIDE {
+            return Err(Unusable::Layout(format!(
+                "no side may be longer than {} pixels, this image is {size}",
+                Plane::MAX_SIDE
+            )));
+        }
+        let endian = if image.is_bigendian { Endian::Big } else { Endian::Little };
+        Ok(Self { layout, data: image.data, size, row_stride, endian })
     }
 
+    /// The channel that the network reads. Only luma and what a mosaic lacks is computed; every other channel stays
+    /// in the message.
+    pub fn samples(&self, channel: Channel, range: Range16) -> Samples<'a> {
+        let borrowed = |first_byte: usize, pixel_stride, wide| Samples {
+            data: Cow::Borrowed(self.data.get(first_byte..).unwrap_or_default()),
+            size: self.size,
+            row_stride: self.row_stride,
+            pixel_stride,
+            wide,
+            range,
+        };
+        match (self.layout, channel) {
+            (Layout::Gray8 { first_byte, pixel_stride }, _) => borrowed(first_byte, pixel_stride, None),
+            (Layout::Gray16, _) => borrowed(0, 2, Some(self.endian)),
+            (Layout::Color8 { channels, rgb }, Channel::First) => borrowed(rgb[0], channels, None),
+            (Layout::Color8 { channels, rgb }, Channel::Luma) => Samples {
+                data: Cow::Owned(luma(self.data, self.size, self.row_stride, channels, rgb)),
+                size: self.size,
+                row_stride: self.size.width,
+                pixel_stride: 1,
+                wide: None,
+                range,
+            },
+            (Layout::Bayer { red, bytes }, channel) => {
+                let mosaic = self.mosaic(red, bytes);
+                let values = match channel {
+                    Channel::First => mosaic.red(),
+                    Channel::Luma => {
+                        let (green, blue) = (mosaic.green(), mosaic.blue());
+                        let rgb = mosaic.red().into_iter().zip(green).zip(blue);
+                        rgb.map(|((r, g), b)| luma_of([r, g, b])).collect()
+                    }
+                };
+                let (data, wide) = match bytes {
+                    1 => (values.into_iter().map(|value| value as u8).collect(), None),
+                    _ => (values.into_iter().flat_map(u16::to_le_bytes).collect(), Some(Endian::Little)),
+                };
+                Samples {
+                    data: Cow::Owned(data),
+                    size: self.size,
+                    row_stride: self.size.width * bytes,
+                    pixel_stride: bytes,
+                    wide,
+                    range,
+                }
+            }
+        }
+    }
+
+    /// The image in colour, to draw on. Of YUV encodings only the brightness is taken.
+    pub fn to_rgb8(&self, range: Range16) -> RgbImage {
+        // Sides are at most `Plane::MAX_SIDE`.
+        let (width, height) = (self.size.width as u32, self.size.height as u32);
+        let row = |y: u32| &self.data[y as usize * self.row_stride..];
+        match self.layout {
+            Layout::Gray8 { first_byte, pixel_stride } => {
+                RgbImage::from_fn(width, height, |x, y| Rgb([row(y)[first_byte + x as usize * pixel_stride]; 3]))
+            }
+            Layout::Gray16 => RgbImage::from_fn(width, height, |x, y| {
+                let pair = &row(y)[2 * x as usize..];
+                let bytes = [pair[0], pair[1]];
+                let value =
+                    if self.endian == Endian::Big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) };
+                Rgb([range.to_8_bits(value); 3])
+            }),
+            Layout::Color8 { channels, rgb } => RgbImage::from_fn(width, height, |x, y| {
+                let pixel = &row(y)[channels * x as usize..];
+                Rgb(rgb.map(|offset| pixel[offset]))
+            }),
+            Layout::Bayer { red, bytes } => {
+                let mosaic = self.mosaic(red, bytes);
+                let planes = [mosaic.red(), mosaic.green(), mosaic.blue()];
+                RgbImage::from_fn(width, height, |x, y| {
+                    let at = y as usize * self.size.width + x as usize;
+                    let value = |plane: &Vec<u16>| match bytes {
+                        1 => plane[at] as u8,
+                        _ => range.to_8_bits(plane[at]),
+                    };
+                    Rgb([value(&planes[0]), value(&planes[1]), value(&planes[2])])
+                })
+            }
+        }
+    }
+
+    fn mosaic(&self, red: [usize; 2], bytes: usize) -> Mosaic<'a> {
+        let depth = match (bytes, self.endian) {
+            (1, _) => Depth::Bits8,
+            (_, Endian::Little) => Depth::Bits16Little,
+            (_, Endian::Big) => Depth::Bits16Big,
+        };
+        Mosaic { data: self.data, size: self.size, row_stride: self.row_stride, depth, red }
+    }
+}
+
+/// The samples of one channel: in the message where they lie, or computed.
+#[derive(Debug)]
+pub struct Samples<'a> {
+    data: Cow<'a, [u8]>,
+    size: Size,
+    row_stride: usize,
+    pixel_stride: usize,
+    /// The byte order of 16-bit samples; `None` when they are bytes.
+    wide: Option<Endian>,
+    range: Range16,
+}
+
+impl Samples<'_> {
     /// The plane that the detector takes.
     ///
     /// # Errors
     ///
-    /// None for samples that [`Samples::read`] gave.
-    pub fn plane(&self) -> Result<Plane<'_>, Unusable> {
-        self.try_plane()
-    }
-
-    fn try_plane(&self) -> Result<Plane<'_>, Unusable> {
+    /// Of [`tt_backend`], when the range is empty; [`Pixels::of`] has checked all else.
+    pub fn plane(&self) -> Result<Plane<'_>, tt_backend::Error> {
         match self.wide {
             None => Plane::from_u8(&self.data, self.size, self.row_stride, self.pixel_stride),
-            Some(endian) => Plane::from_u16(&self.data, self.size, self.row_stride, self.pixel_stride, endian),
+            Some(endian) => Plane::from_u16(&self.data, self.size, self.row_stride, self.pixel_stride, endian)?
+                .with_range_16bit(self.range.black, self.range.white),
         }
-        .map_err(|error| Unusable::Layout(error.to_string()))
     }
 }
 
@@ -152,11 +305,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::ros::image::Stamp;
+    use crate::ros::image::{HeaderView, Stamp};
 
     fn image<'a>(encoding: &'a str, height: u32, width: u32, step: u32, data: &'a [u8]) -> ImageView<'a> {
-        let stamp = Stamp { sec: 0, nanosec: 0 };
-        ImageView { stamp, frame_id: "cam", height, width, encoding, is_bigendian: false, step, data }
+        let header = HeaderView { stamp: Stamp { sec: 0, nanosec: 0 }, frame_id: "cam" };
+        ImageView { header, height, width, encoding, is_bigendian: false, step, data }
+    }
+
+    fn read<'a>(image: &ImageView<'a>, channel: Channel) -> Result<Samples<'a>, Unusable> {
+        Pixels::of(image).map(|pixels| pixels.samples(channel, Range16::default()))
     }
 
     /// Where the first samples of the rows lie, read the slow way.
@@ -185,7 +342,7 @@ mod tests {
             ("8UC4", 5, &four, [1, 4]),
             ("bgra8", 5, &four, [3, 6]),
         ] {
-            let samples = Samples::read(&image(encoding, 2, 1, step, data), Channel::First).unwrap();
+            let samples = read(&image(encoding, 2, 1, step, data), Channel::First).unwrap();
             assert_eq!(values(&samples), [[expected[0]], [expected[1]]], "{encoding}");
             assert!(matches!(samples.data, Cow::Borrowed(_)), "{encoding}: no copy");
         }
@@ -195,11 +352,11 @@ mod tests {
     fn luma_weighs_the_colours_where_they_are() {
         // Pillow: Image.new("RGB", (1, 1), c).convert("L") gives 76, 150, 29 for pure R, G, B and 124 for the last.
         let data = [255, 0, 0, 0, 255, 0, 0, 0, 255, 200, 100, 50, 0xee];
-        let rgb = Samples::read(&image("rgb8", 1, 4, 13, &data), Channel::Luma).unwrap();
+        let rgb = read(&image("rgb8", 1, 4, 13, &data), Channel::Luma).unwrap();
         assert_eq!(values(&rgb), [[76, 150, 29, 124]]);
-        let bgr = Samples::read(&image("bgr8", 1, 3, 9, &data), Channel::Luma).unwrap();
+        let bgr = read(&image("bgr8", 1, 3, 9, &data), Channel::Luma).unwrap();
         assert_eq!(values(&bgr), [[29, 150, 76]]);
-        let gray = Samples::read(&image("mono8", 1, 2, 2, &[7, 8]), Channel::Luma).unwrap();
+        let gray = read(&image("mono8", 1, 2, 2, &[7, 8]), Channel::Luma).unwrap();
         assert_eq!(values(&gray), [[7, 8]]);
     }
 
@@ -207,11 +364,70 @@ mod tests {
     fn sixteen_bits_follow_is_bigendian_and_eight_bits_ignore_it() {
         let data = [1, 2, 3, 4];
         let mut wide = image("mono16", 1, 2, 4, &data);
-        assert_eq!(values(&Samples::read(&wide, Channel::First).unwrap()), [[0x0201, 0x0403]]);
+        assert_eq!(values(&read(&wide, Channel::First).unwrap()), [[0x0201, 0x0403]]);
         wide.is_bigendian = true;
-        assert_eq!(values(&Samples::read(&wide, Channel::First).unwrap()), [[0x0102, 0x0304]]);
+        assert_eq!(values(&read(&wide, Channel::First).unwrap()), [[0x0102, 0x0304]]);
         let narrow = ImageView { encoding: "8UC1", width: 4, ..wide };
-        assert_eq!(values(&Samples::read(&narrow, Channel::First).unwrap()), [[1, 2, 3, 4]]);
+        assert_eq!(values(&read(&narrow, Channel::First).unwrap()), [[1, 2, 3, 4]]);
+    }
+
+    #[test]
+    fn of_yuv_the_brightness_is_read_where_it_lies() {
+        let packed = [1, 2, 3, 4, 5, 6, 7, 8];
+        let planar = [1, 2, 3, 4, 0xee, 0xee];
+        for (encoding, step, data, expected) in [
+            ("yuv422", 8, &packed[..], [2, 4, 6, 8]),
+            ("uyvy", 8, &packed, [2, 4, 6, 8]),
+            ("yuv422_yuy2", 8, &packed, [1, 3, 5, 7]),
+            ("yuyv", 8, &packed, [1, 3, 5, 7]),
+            ("nv12", 4, &planar, [1, 2, 3, 4]),
+            ("nv21", 4, &planar, [1, 2, 3, 4]),
+            ("nv24", 4, &planar, [1, 2, 3, 4]),
+        ] {
+            for channel in [Channel::First, Channel::Luma] {
+                let samples = read(&image(encoding, 1, 4, step, data), channel).unwrap();
+                assert_eq!(values(&samples), [expected], "{encoding}");
+                assert!(matches!(samples.data, Cow::Borrowed(_)), "{encoding}: no copy");
+            }
+        }
+    }
+
+    #[test]
+    fn each_bayer_pattern_has_its_red_elsewhere() {
+        let data = [10, 20, 30, 40];
+        for (encoding, red, [r, g, b]) in [
+            ("bayer_rggb8", 10, [10, 25, 40]),
+            ("bayer_grbg8", 20, [20, 25, 30]),
+            ("bayer_gbrg8", 30, [30, 25, 20]),
+            ("bayer_bggr8", 40, [40, 25, 10]),
+        ] {
+            let view = image(encoding, 2, 2, 2, &data);
+            assert_eq!(values(&read(&view, Channel::First).unwrap()), [[red; 2]; 2], "{encoding}");
+            let rgb = Pixels::of(&view).unwrap().to_rgb8(Range16::default());
+            // Green is a site's own value or the mean of its neighbours, of which mirroring shows two twice.
+            let [[r0, g0, b0]] = [rgb.get_pixel(0, 0).0];
+            assert_eq!((r0, b0), (r, b), "{encoding}");
+            assert!(g0.abs_diff(g) <= 15, "{encoding}: {g0}");
+        }
+        let wide = [0x01, 0x02, 0, 0, 0, 0, 0, 0];
+        let mut view = image("bayer_rggb16", 2, 2, 4, &wide);
+        assert_eq!(values(&read(&view, Channel::First).unwrap()), [[0x0201; 2]; 2]);
+        view.is_bigendian = true;
+        assert_eq!(values(&read(&view, Channel::First).unwrap()), [[0x0102; 2]; 2]);
+    }
+
+    #[test]
+    fn luma_of_a_mosaic_weighs_all_three_colours() {
+        let data = [200, 100, 100, 50]; // rggb of one colour; Pillow gives 124 for it
+        assert_eq!(values(&read(&image("bayer_rggb8", 2, 2, 2, &data), Channel::Luma).unwrap()), [[124; 2]; 2]);
+    }
+
+    #[test]
+    fn sixteen_bits_are_shown_in_their_range() {
+        let range = Range16 { black: 100, white: 355 };
+        assert_eq!([0, 100, 101, 355, 65535].map(|value| range.to_8_bits(value)), [0, 0, 1, 255, 255]);
+        let full = Range16::default();
+        assert_eq!([0, 257, 32896, 65535].map(|value| full.to_8_bits(value)), [0, 1, 128, 255]);
     }
 
     #[test]
@@ -225,18 +441,16 @@ mod tests {
             (image("mono8", 0, 4, 4, &[]), "at least one pixel"),
             (image("bgr8", 4, 0, 0, &[]), "at least one pixel"),
         ] {
-            for channel in [Channel::First, Channel::Luma] {
-                let error = Samples::read(&view, channel).unwrap_err().to_string();
-                assert!(error.contains(text), "{error}");
-            }
+            let error = Pixels::of(&view).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
         }
-        assert!(Samples::read(&image("mono8", 2, 3, 5, &[0; 8]), Channel::First).is_ok(), "last row unpadded");
+        assert!(read(&image("mono8", 2, 3, 5, &[0; 8]), Channel::First).is_ok(), "last row unpadded");
     }
 
     #[test]
     fn an_unknown_encoding_is_named() {
-        for encoding in ["bayer_rggb8", "", "32FC1", "mono8 ", "\u{1b}[2J"] {
-            let error = Samples::read(&image(encoding, 1, 1, 1, &[0]), Channel::First).unwrap_err();
+        for encoding in ["bayer_rgbg8", "bayer_rggb", "bayer_rggb32", "", "32FC1", "mono8 ", "\u{1b}[2J"] {
+            let error = read(&image(encoding, 1, 1, 1, &[0]), Channel::First).unwrap_err();
             assert_eq!(error, Unusable::Encoding(encoding.into()));
             assert!(!error.to_string().contains('\u{1b}'), "control characters stay out of the log");
         }

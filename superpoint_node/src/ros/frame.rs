@@ -1,34 +1,54 @@
-//! One frame's way through the node: serialized image in, keypoints published.
+//! One frame's way through the node: serialized image in, keypoints and overlay published.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use image::RgbImage;
 use r2r::Publisher;
+use r2r::sensor_msgs::msg::Image;
 use r2r::superpoint_p150::msg::Keypoints;
-use tt_backend::Detector;
+use tt_backend::{Detections, Detector, Plane};
 
-use super::encoding::{Samples, Unusable};
-use super::image::{ImageView, Malformed};
-use super::keypoints_message::keypoints_message;
-use super::parameters::NodeParameters;
+use super::cdr::Malformed;
+use super::encoding::{Pixels, Unusable};
+use super::image::{CompressedView, HeaderView, ImageView};
+use super::keypoints_message::{header_of, keypoints_message};
+use super::latency::{Latency, Times};
+use super::parameters::{Live, NodeParameters, Transport};
 use super::tally::{Rejection, Tally};
-use crate::channel::Channel;
+use crate::decode::Picture;
+use crate::overlay;
 
-/// Everything a frame needs on the detector's thread.
-#[derive(Clone)]
+/// Everything that a camera's frames need on the detector's thread.
 pub(super) struct Pipeline {
     pub(super) logger: String,
+    /// Which camera, and how the log calls it: `left: ` or nothing.
+    pub(super) camera: usize,
+    pub(super) prefix: String,
+    pub(super) transport: Transport,
     pub(super) parameters: Arc<Mutex<NodeParameters>>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) tally: Tally,
+    pub(super) latency: Latency,
     pub(super) output: Output,
+    /// Overlays published; drawn only while somebody subscribes.
+    pub(super) overlays: AtomicU64,
+    /// Kept from frame to frame for its memory.
+    pub(super) found: Mutex<Detections>,
 }
 
-/// The output topic, until it is closed.
-#[derive(Clone)]
-pub(super) struct Output(Arc<Mutex<Option<Publisher<Keypoints>>>>);
+/// The output topics, until they are closed.
+pub(super) struct Output(Mutex<Option<Publishers>>);
+
+pub(super) struct Publishers {
+    pub(super) keypoints: Publisher<Keypoints>,
+    pub(super) overlay: Publisher<Image>,
+}
 
 impl Output {
-    pub(super) fn new(publisher: Publisher<Keypoints>) -> Self {
-        Self(Arc::new(Mutex::new(Some(publisher))))
+    pub(super) fn new(publishers: Publishers) -> Self {
+        Self(Mutex::new(Some(publishers)))
     }
 
     /// Waits for a message that is just being published; after that, none is. What belongs to ROS can then be taken
@@ -37,64 +57,164 @@ impl Output {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// False when the output is closed.
-    fn publish(&self, message: &Keypoints) -> r2r::Result<bool> {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(publisher) => publisher.publish(message).map(|()| true),
-            None => Ok(false),
-        }
+    /// Does something with the publishers; `None` when the output is closed.
+    fn with<T>(&self, act: impl FnOnce(&Publishers) -> T) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(act)
+    }
+
+    /// How many subscribers keypoints and overlay have.
+    pub(super) fn subscribers(&self) -> (usize, usize) {
+        self.with(|publishers| {
+            // A count that cannot be had is no reason to stop working.
+            let keypoints = publishers.keypoints.get_inter_process_subscription_count().unwrap_or(1);
+            let overlay = publishers.overlay.get_inter_process_subscription_count().unwrap_or(0);
+            (keypoints, overlay)
+        })
+        .unwrap_or_default()
     }
 }
 
 impl Pipeline {
+    pub(super) fn live(&self) -> Live {
+        self.parameters.lock().unwrap_or_else(PoisonError::into_inner).live.clone()
+    }
+
     /// Whether a message is an image that can be used; if not, it is counted, and logged when it is the first of its
-    /// kind. Asked when a message arrives, so that a broken one takes no other's place.
+    /// kind. Asked when a message arrives, so that a broken one takes no other's place. Of a compressed image it is
+    /// found out later, by decoding it.
     pub(super) fn admits(&self, message: &[u8]) -> bool {
-        // The first channel is only looked for, not computed: this costs no time.
-        let checked = ImageView::parse(message).map_err(malformed).and_then(|image| {
-            Samples::read(&image, Channel::First).map_err(unusable)?;
-            Ok(())
-        });
+        let checked = match self.transport {
+            Transport::Raw => ImageView::parse(message)
+                .map_err(malformed)
+                .and_then(|image| Pixels::of(&image).map(drop).map_err(unusable)),
+            Transport::Compressed => CompressedView::parse(message).map(drop).map_err(malformed),
+        };
         checked.map_err(|rejected| self.reject(rejected)).is_ok()
     }
 
-    /// Detects and publishes.
-    pub(super) fn run(&self, message: &[u8], detector: &mut Detector) {
-        if let Err(rejected) = self.try_run(message, detector) {
+    /// Detects and publishes. `arrived` is when the message came.
+    pub(super) fn run(&self, message: &[u8], arrived: Instant, detector: &mut Detector) {
+        let _counted = CountedWhenPanicking(self);
+        if let Err(rejected) = self.try_run(message, arrived, detector) {
             self.reject(rejected);
         }
     }
 
     fn reject(&self, (kind, reason): Rejected) {
         if self.tally.rejected(kind) {
-            r2r::log_warn!(&self.logger, "frame rejected: {reason} (said once; further ones are counted)");
+            r2r::log_warn!(
+                &self.logger,
+                "{}frame rejected: {reason} (said once; further ones are counted)",
+                self.prefix
+            );
         }
     }
 
-    fn try_run(&self, message: &[u8], detector: &mut Detector) -> Result<(), Rejected> {
-        let live = self.parameters.lock().unwrap_or_else(PoisonError::into_inner).live.clone();
+    fn try_run(&self, message: &[u8], arrived: Instant, detector: &mut Detector) -> Result<(), Rejected> {
+        let waiting = arrived.elapsed();
+        let live = self.live();
+        let failed = |error: tt_backend::Error| (Rejection::Detection, error.to_string());
+        match self.transport {
+            Transport::Raw => {
+                let image = ImageView::parse(message).map_err(malformed)?;
+                let pixels = Pixels::of(&image).map_err(unusable)?;
+                let samples = pixels.samples(live.channel, live.range_16bit);
+                let frame = Frame { header: image.header, plane: samples.plane().map_err(failed)?, arrived, waiting };
+                self.detect(&frame, &live, || pixels.to_rgb8(live.range_16bit), detector)
+            }
+            Transport::Compressed => {
+                let image = CompressedView::parse(message).map_err(malformed)?;
+                let undecodable = |reason: String| (Rejection::Undecodable, reason);
+                let picture =
+                    Picture::decode(image.data, live.channel).map_err(|error| undecodable(error.to_string()))?;
+                let range = live.range_16bit;
+                let plane = picture.plane().and_then(|plane| plane.with_range_16bit(range.black, range.white));
+                let plane = plane.map_err(|error| undecodable(error.to_string()))?;
+                let frame = Frame { header: image.header, plane, arrived, waiting };
+                self.detect(&frame, &live, || picture.to_rgb8(), detector)
+            }
+        }
+    }
 
-        let image = ImageView::parse(message).map_err(malformed)?;
-        let samples = Samples::read(&image, live.channel).map_err(unusable)?;
-        let plane = samples.plane().map_err(unusable)?;
+    fn detect(
+        &self,
+        frame: &Frame<'_>,
+        live: &Live,
+        to_rgb8: impl FnOnce() -> RgbImage,
+        detector: &mut Detector,
+    ) -> Result<(), Rejected> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = Instant::now();
+        detector
+            .detect_into(&frame.plane, &live.detection, &mut found)
+            .map_err(|error| (Rejection::Detection, error.to_string()))?;
+        let detector_time = before.elapsed();
 
-        let found =
-            detector.detect(&plane, &live.detection).map_err(|error| (Rejection::Detection, error.to_string()))?;
+        if let Some(mask) = live.mask.of(self.camera) {
+            let network = found.network;
+            found.retain(|point| mask.keeps(point, network));
+        }
+        let message = keypoints_message(&frame.header, &found, live.descriptor_type);
+        match self.output.with(|publishers| publishers.keypoints.publish(&message)) {
+            None => return Ok(()), // the node is ending
+            Some(Err(error)) => return Err((Rejection::Publishing, error.to_string())),
+            Some(Ok(())) => {}
+        }
+        self.tally.published();
+        self.latency.add(Times { total: frame.arrived.elapsed(), waiting: frame.waiting, detector: detector_time });
+        r2r::log_debug!(
+            &self.logger,
+            "{}{} keypoints; resize {:?}, network {:?}, keypoints {:?}",
+            self.prefix,
+            found.len(),
+            found.timings.resize,
+            found.timings.network,
+            found.timings.keypoints
+        );
 
-        let keypoints = keypoints_message(&image, &found, live.descriptor_type);
-        let sent = self.output.publish(&keypoints).map_err(|error| (Rejection::Publishing, error.to_string()))?;
-        if sent {
-            self.tally.published();
-            r2r::log_debug!(
-                &self.logger,
-                "{} keypoints; resize {:?}, network {:?}, keypoints {:?}",
-                found.len(),
-                found.timings.resize,
-                found.timings.network,
-                found.timings.keypoints
-            );
+        if live.overlay && self.output.subscribers().1 > 0 {
+            let mut picture = to_rgb8();
+            overlay::draw(&mut picture, &found);
+            let message = overlay_message(&frame.header, picture);
+            // Keypoints are what the frame is counted by; a lost overlay is only seen.
+            match self.output.with(|publishers| publishers.overlay.publish(&message)) {
+                Some(Err(error)) => r2r::log_warn!(&self.logger, "{}overlay not published: {error}", self.prefix),
+                Some(Ok(())) => _ = self.overlays.fetch_add(1, Ordering::Relaxed),
+                None => {}
+            }
         }
         Ok(())
+    }
+}
+
+/// An image on the detector's thread.
+struct Frame<'a> {
+    header: HeaderView<'a>,
+    plane: Plane<'a>,
+    arrived: Instant,
+    waiting: Duration,
+}
+
+fn overlay_message(header: &HeaderView<'_>, picture: RgbImage) -> Image {
+    Image {
+        header: header_of(header),
+        height: picture.height(),
+        width: picture.width(),
+        encoding: "rgb8".to_owned(),
+        is_bigendian: 0,
+        step: 3 * picture.width(),
+        data: picture.into_raw(),
+    }
+}
+
+/// The engine survives a panic; the frame that caused it is counted here.
+struct CountedWhenPanicking<'a>(&'a Pipeline);
+
+impl Drop for CountedWhenPanicking<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.reject((Rejection::Detection, "the detector panicked".to_owned()));
+        }
     }
 }
 

@@ -1,9 +1,9 @@
-//! `sensor_msgs/Image`, read where it lies in the serialized message.
+//! `sensor_msgs/Image` and `sensor_msgs/CompressedImage`, read where they lie in the serialized message.
 //!
 //! An image is most of the bytes that a frame moves. The typed way copies them twice more; here the message stays
-//! as it came from the middleware, and [`ImageView`] borrows from it.
+//! as it came from the middleware, and the views borrow from it.
 
-use std::fmt;
+use super::cdr::{Malformed, Reader};
 
 /// Time of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,13 +14,28 @@ pub struct Stamp {
     pub nanosec: u32,
 }
 
-/// The fields of a `sensor_msgs/Image`, borrowed from its serialized bytes.
+/// The fields of a `std_msgs/Header`, borrowed from the serialized message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageView<'a> {
+pub struct HeaderView<'a> {
     /// When the image was taken.
     pub stamp: Stamp,
     /// The camera's coordinate frame.
     pub frame_id: &'a str,
+}
+
+impl<'a> HeaderView<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let stamp =
+            Stamp { sec: reader.u32("header.stamp.sec")?.cast_signed(), nanosec: reader.u32("header.stamp.nanosec")? };
+        Ok(Self { stamp, frame_id: reader.string("header.frame_id")? })
+    }
+}
+
+/// The fields of a `sensor_msgs/Image`, borrowed from its serialized bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageView<'a> {
+    /// Time and frame.
+    pub header: HeaderView<'a>,
     /// Rows.
     pub height: u32,
     /// Columns.
@@ -35,21 +50,6 @@ pub struct ImageView<'a> {
     pub data: &'a [u8],
 }
 
-/// Bytes that are not a serialized `sensor_msgs/Image`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Malformed {
-    field: &'static str,
-    reason: String,
-}
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not a sensor_msgs/Image: {}: {}", self.field, self.reason)
-    }
-}
-
-impl std::error::Error for Malformed {}
-
 impl<'a> ImageView<'a> {
     /// Reads a serialized message (CDR, with its 4-byte encapsulation header).
     ///
@@ -57,12 +57,9 @@ impl<'a> ImageView<'a> {
     ///
     /// If the bytes end too early or a text is not one; never panics, whatever the bytes.
     pub fn parse(message: &'a [u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(message)?;
-        let stamp =
-            Stamp { sec: reader.u32("header.stamp.sec")?.cast_signed(), nanosec: reader.u32("header.stamp.nanosec")? };
+        let mut reader = Reader::new("sensor_msgs/Image", message)?;
         Ok(Self {
-            stamp,
-            frame_id: reader.string("header.frame_id")?,
+            header: HeaderView::read(&mut reader)?,
             height: reader.u32("height")?,
             width: reader.u32("width")?,
             encoding: reader.string("encoding")?,
@@ -73,63 +70,27 @@ impl<'a> ImageView<'a> {
     }
 }
 
-/// Takes CDR values off the front of a message. Values are aligned to their size, counted from behind the header.
-struct Reader<'a> {
-    body: &'a [u8],
-    at: usize,
-    big_endian: bool,
+/// The fields of a `sensor_msgs/CompressedImage`, borrowed from its serialized bytes. Its `format` is passed over:
+/// drivers fill it in wrongly, and the data says itself what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompressedView<'a> {
+    /// Time and frame.
+    pub header: HeaderView<'a>,
+    /// The picture file.
+    pub data: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
-    fn new(message: &'a [u8]) -> Result<Self, Malformed> {
-        let malformed = |reason| Malformed { field: "encapsulation header", reason };
-        let Some((header, body)) = message.split_at_checked(4) else {
-            return Err(malformed(format!("4 bytes expected, the message has {}", message.len())));
-        };
-        // Plain CDR of version 1 and 2 agree on everything that an Image holds: no value of 8 bytes.
-        let big_endian = match (header[0], header[1]) {
-            (0, 0x00 | 0x06) => true,
-            (0, 0x01 | 0x07) => false,
-            (high, low) => return Err(malformed(format!("representation 0x{high:02x}{low:02x} is not plain CDR"))),
-        };
-        Ok(Self { body, at: 0, big_endian })
-    }
-
-    fn take(&mut self, field: &'static str, count: usize) -> Result<&'a [u8], Malformed> {
-        let rest = self.body.get(self.at..).unwrap_or_default();
-        let Some(taken) = rest.get(..count) else {
-            return Err(Malformed { field, reason: format!("{count} bytes expected, {} are left", rest.len()) });
-        };
-        self.at += count;
-        Ok(taken)
-    }
-
-    fn u8(&mut self, field: &'static str) -> Result<u8, Malformed> {
-        self.take(field, 1).map(|byte| byte[0])
-    }
-
-    fn u32(&mut self, field: &'static str) -> Result<u32, Malformed> {
-        self.at = self.at.next_multiple_of(4);
-        let mut bytes = [0; 4];
-        bytes.copy_from_slice(self.take(field, 4)?);
-        Ok(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
-    }
-
-    /// A sequence of bytes: its length, then as many.
-    fn bytes(&mut self, field: &'static str) -> Result<&'a [u8], Malformed> {
-        let count = self.u32(field)? as usize;
-        self.take(field, count)
-    }
-
-    fn string(&mut self, field: &'static str) -> Result<&'a str, Malformed> {
-        let bytes = self.bytes(field)?;
-        // The length counts a NUL at the end. Some writers send an empty text as length 0, without one.
-        let text = bytes.strip_suffix(&[0]).unwrap_or(bytes);
-        if text.contains(&0) {
-            // C strings carry the text from here on; it would be cut, or refused, at the NUL.
-            return Err(Malformed { field, reason: "a NUL byte inside the text".into() });
-        }
-        std::str::from_utf8(text).map_err(|error| Malformed { field, reason: format!("not UTF-8: {error}") })
+impl<'a> CompressedView<'a> {
+    /// Reads a serialized message (CDR, with its 4-byte encapsulation header).
+    ///
+    /// # Errors
+    ///
+    /// As [`ImageView::parse`].
+    pub fn parse(message: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new("sensor_msgs/CompressedImage", message)?;
+        let header = HeaderView::read(&mut reader)?;
+        reader.bytes("format")?;
+        Ok(Self { header, data: reader.bytes("data")? })
     }
 }
 
@@ -184,8 +145,7 @@ mod tests {
                 let terminated = [frame_id.as_bytes(), &[0]].concat();
                 let message = Writer::image(big_endian, &terminated, b"mono8\0", &[9; 10]);
                 let expected = ImageView {
-                    stamp: Stamp { sec: -2, nanosec: 999_999_999 },
-                    frame_id,
+                    header: HeaderView { stamp: Stamp { sec: -2, nanosec: 999_999_999 }, frame_id },
                     height: 2,
                     width: 3,
                     encoding: "mono8",
@@ -207,16 +167,31 @@ mod tests {
             b'm', b'o', b'n', b'o', b'8', 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 1, 2,
         ];
         let image = ImageView::parse(&message).unwrap();
-        assert_eq!(image.stamp, Stamp { sec: 7, nanosec: 8 });
-        assert_eq!((image.frame_id, image.encoding), ("cam", "mono8"));
+        assert_eq!(image.header.stamp, Stamp { sec: 7, nanosec: 8 });
+        assert_eq!((image.header.frame_id, image.encoding), ("cam", "mono8"));
         assert_eq!((image.height, image.width, image.step, image.data), (1, 2, 2, &[1, 2][..]));
+    }
+
+    #[test]
+    fn reads_a_compressed_image_whatever_its_format_says() {
+        // rclpy.serialization.serialize_message(CompressedImage(header=..., format='jpeg', data=[1, 2, 3])).
+        let message = [
+            0, 1, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 4, 0, 0, 0, b'c', b'a', b'm', 0, 5, 0, 0, 0, b'j', b'p', b'e', b'g', 0,
+            0, 0, 0, 3, 0, 0, 0, 1, 2, 3,
+        ];
+        let image = CompressedView::parse(&message).unwrap();
+        assert_eq!(image.header, HeaderView { stamp: Stamp { sec: 7, nanosec: 8 }, frame_id: "cam" });
+        assert_eq!(image.data, [1, 2, 3]);
+        for length in 0..message.len() {
+            assert!(CompressedView::parse(&message[..length]).is_err(), "{length} bytes");
+        }
     }
 
     #[test]
     fn an_empty_text_may_lack_its_terminator() {
         let message = Writer::image(false, b"", b"", &[]);
         let image = ImageView::parse(&message).unwrap();
-        assert_eq!((image.frame_id, image.encoding, image.data), ("", "", &[][..]));
+        assert_eq!((image.header.frame_id, image.encoding, image.data), ("", "", &[][..]));
     }
 
     #[test]

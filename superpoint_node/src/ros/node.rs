@@ -2,20 +2,22 @@
 
 use std::panic;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::executor::LocalPool;
-use futures::task::LocalSpawnExt as _;
-use futures::{FutureExt as _, Stream, StreamExt as _};
-use r2r::superpoint_p150::msg::Keypoints;
-use r2r::{Node, QosProfile};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use r2r::std_srvs::srv::SetBool;
+use r2r::{Node, QosProfile, ServiceRequest};
 
-use super::frame::{Output, Pipeline};
-use super::parameters::{self, NodeParameters};
+use super::camera::Camera;
+use super::diagnostics::Diagnostics;
+use super::model_info;
+use super::names::Names;
+use super::parameter_services::{ParameterServices, next};
+use super::parameters::{NodeParameters, TABLE, why_unknown};
 use super::shutdown::Shutdown;
-use super::tally::Tally;
-use crate::engine::{Engine, NewestSlot};
+use crate::engine::Engine;
 
 /// Name of the node until a remapping gives another.
 const NODE_NAME: &str = "superpoint";
@@ -46,64 +48,115 @@ fn run() -> Result<(), String> {
     let mut node = Node::create(context, NODE_NAME, "").map_err(|error| format!("cannot create the node: {error}"))?;
     let logger = node.logger().to_owned();
 
-    let parameters = Arc::new(Mutex::new(NodeParameters::default()));
-    let (serve_parameters, _) =
-        node.make_derived_parameter_handler(parameters.clone()).map_err(parameters::reason_of)?;
-    let fixed = {
-        let mut parameters = parameters.lock().unwrap_or_else(PoisonError::into_inner);
-        parameters.started();
-        for name in &parameters.unknown {
-            r2r::log_warn!(&logger, "parameter {name} is not known and has no effect");
-        }
-        parameters.fixed.clone()
-    };
+    let parameters = Arc::new(Mutex::new(initial_parameters(&node, &logger)?));
+    let fixed = lock(&parameters).fixed.clone();
+    let cannot = |what: &'static str| move |error: r2r::Error| format!("cannot {what}: {error}");
+    let mut simulated_time = SimulatedTime(false);
+    simulated_time.set(lock(&parameters).live.use_sim_time, &mut node).map_err(cannot("subscribe to /clock"))?;
 
     let engine = Engine::start(fixed.detector_options()).map_err(|error| error.to_string())?;
+    announce(&logger, &engine);
 
-    let input_qos = QosProfile::default().keep_last(fixed.input_depth);
-    let input_qos = if fixed.reliable_input { input_qos.reliable() } else { input_qos.best_effort() };
-    let images = node
-        .subscribe_raw("image", "sensor_msgs/msg/Image", input_qos)
-        .map_err(|error| format!("cannot subscribe to image: {error}"))?;
-    let publisher = node
-        .create_publisher::<Keypoints>("keypoints", QosProfile::default())
-        .map_err(|error| format!("cannot publish keypoints: {error}"))?;
+    let mut services =
+        ParameterServices::start(&mut node, Arc::clone(&parameters)).map_err(cannot("serve parameters"))?;
+    let mut switch = Switch::start(&mut node).map_err(cannot("serve ~/enable"))?;
+    let _latched = model_info::latch(&mut node, engine.model()).map_err(cannot("publish ~/model_info"))?;
 
-    let pipeline = Pipeline {
-        logger: logger.clone(),
-        parameters,
-        tally: Arc::new(Tally::default()),
-        output: Output::new(publisher),
-    };
-    announce(&logger, &node, &engine, fixed.reliable_input);
+    let names = Names::of(&node).map_err(cannot("find out the node's name"))?;
+    let only = [String::new()];
+    let namespaces = if fixed.cameras.is_empty() { &only[..] } else { &fixed.cameras[..] };
+    let mut cameras = namespaces
+        .iter()
+        .enumerate()
+        .map(|(index, name)| Camera::open(&mut node, &names, &engine, (index, name), &fixed, &parameters))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut diagnostics = Diagnostics::start(&mut node, cameras.len()).map_err(cannot("publish /diagnostics"))?;
 
-    let mut pool = LocalPool::new();
-    pool.spawner().spawn_local(serve_parameters).map_err(|error| format!("cannot serve parameters: {error}"))?;
-
-    let slot = engine.newest_slot();
-    let mut images = images;
     while !shutdown.requested() {
         node.spin_once(SPIN);
-        pool.run_until_stalled();
-        offer_all(&mut images, &slot, &pipeline);
+        services.serve();
+        switch.serve(&logger);
+        let live = lock(&parameters).live.clone();
+        for camera in &mut cameras {
+            camera.offer_all(&live, switch.on);
+        }
+        if let Err(error) = simulated_time.set(live.use_sim_time, &mut node) {
+            r2r::log_error!(&logger, "cannot subscribe to /clock: {error}");
+        }
+        diagnostics.report_when_due(&node, &engine, &mut cameras, switch.on);
     }
 
-    r2r::log_info!(&logger, "ending on a signal; frames: {}", pipeline.tally.summary(slot.replaced()));
-    pipeline.output.close();
+    for camera in &cameras {
+        let prefix = if camera.name.is_empty() { String::new() } else { format!("{}: ", camera.name) };
+        r2r::log_info!(&logger, "{prefix}ending on a signal; frames: {}", camera.counts());
+    }
+    for camera in &cameras {
+        camera.pipeline.output.close();
+    }
     drop(node);
     Ok(())
 }
 
-/// r2r queues ten messages and then drops the newest, so they are taken out at once; of several, the newest stays in
-/// the slot.
-fn offer_all(images: &mut (impl Stream<Item = Vec<u8>> + Unpin), slot: &NewestSlot, pipeline: &Pipeline) {
-    while let Some(Some(message)) = images.next().now_or_never() {
-        pipeline.tally.received();
-        if !pipeline.admits(&message) {
-            continue;
+fn lock(parameters: &Mutex<NodeParameters>) -> MutexGuard<'_, NodeParameters> {
+    parameters.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The defaults, changed by what the command line and files give.
+fn initial_parameters(node: &Node, logger: &str) -> Result<NodeParameters, String> {
+    let mut parameters = NodeParameters::default();
+    let given = node.params.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = |name: &str| TABLE.iter().any(|entry| entry.name == name);
+    let values = given.iter().filter(|(name, _)| known(name)).map(|(name, given)| (name.as_str(), &given.value));
+    parameters.set_all(values)?;
+    parameters.started();
+    for reason in given.keys().filter_map(|name| why_unknown(name)) {
+        r2r::log_warn!(logger, "{reason}");
+    }
+    Ok(parameters)
+}
+
+/// `~/enable`: while it is off, images are passed over.
+struct Switch {
+    requests: BoxStream<'static, ServiceRequest<SetBool::Service>>,
+    on: bool,
+}
+
+impl Switch {
+    fn start(node: &mut Node) -> r2r::Result<Self> {
+        let requests = node.create_service::<SetBool::Service>("~/enable", QosProfile::services_default())?;
+        Ok(Self { requests: requests.boxed(), on: true })
+    }
+
+    fn serve(&mut self, logger: &str) {
+        while let Some(request) = next(&mut self.requests) {
+            let (before, on) = (self.on, request.message.data);
+            self.on = on;
+            let state = if on { "enabled" } else { "disabled" };
+            if on != before {
+                r2r::log_info!(logger, "{state} by ~/enable");
+            }
+            let message = if on == before { format!("was {state} already") } else { state.to_owned() };
+            // Whoever asked may be gone.
+            let _ = request.respond(SetBool::Response { success: true, message });
         }
-        let frame = pipeline.clone();
-        slot.offer(move |detector| frame.run(&message, detector));
+    }
+}
+
+/// Whether ROS time comes from /clock; r2r looks at `use_sim_time` only with its own parameter services.
+struct SimulatedTime(bool);
+
+impl SimulatedTime {
+    fn set(&mut self, wanted: bool, node: &mut Node) -> r2r::Result<()> {
+        if wanted != self.0 {
+            self.0 = wanted; // also when it fails: it is tried, and complained of, once
+            let source = node.get_time_source();
+            if wanted {
+                source.enable_sim_time(node)?;
+            } else {
+                source.disable_sim_time();
+            }
+        }
+        Ok(())
     }
 }
 
@@ -128,7 +181,7 @@ fn create_context() -> Result<r2r::Context, String> {
     }
 }
 
-fn announce(logger: &str, node: &Node, engine: &Engine, reliable_input: bool) {
+fn announce(logger: &str, engine: &Engine) {
     let model = engine.model();
     r2r::log_info!(logger, "backend: {}", model.description);
     if let Some(reason) = &model.reason {
@@ -137,10 +190,4 @@ fn announce(logger: &str, node: &Node, engine: &Engine, reliable_input: bool) {
     let weights = &model.weights;
     let file = weights.path.as_ref().map_or_else(|| "bundled".to_owned(), |path| path.display().to_string());
     r2r::log_info!(logger, "weights: {} ({file}, sha256 {})", weights.name, weights.sha256);
-    let namespace = node.namespace().unwrap_or_default();
-    let reliability = if reliable_input { "reliable" } else { "best_effort" };
-    r2r::log_info!(
-        logger,
-        "subscribed to image ({reliability}), publishing keypoints (reliable), in namespace {namespace} unless remapped"
-    );
 }

@@ -1,0 +1,93 @@
+//! Values out of a message serialized as CDR, where they lie.
+
+use std::fmt;
+
+/// Bytes that are not a serialized message of the expected type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    message_type: &'static str,
+    field: &'static str,
+    reason: String,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not a {}: {}: {}", self.message_type, self.field, self.reason)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Takes CDR values off the front of a message. Values are aligned to their size, counted from behind the header.
+pub(super) struct Reader<'a> {
+    message_type: &'static str,
+    body: &'a [u8],
+    at: usize,
+    big_endian: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// `message_type` is for errors.
+    pub(super) fn new(message_type: &'static str, message: &'a [u8]) -> Result<Self, Malformed> {
+        let malformed = |reason| Malformed { message_type, field: "encapsulation header", reason };
+        let Some((header, body)) = message.split_at_checked(4) else {
+            return Err(malformed(format!("4 bytes expected, the message has {}", message.len())));
+        };
+        // Plain CDR of version 1 and 2 agree on everything that an Image holds: no value of 8 bytes.
+        let big_endian = match (header[0], header[1]) {
+            (0, 0x00 | 0x06) => true,
+            (0, 0x01 | 0x07) => false,
+            (high, low) => return Err(malformed(format!("representation 0x{high:02x}{low:02x} is not plain CDR"))),
+        };
+        Ok(Self { message_type, body, at: 0, big_endian })
+    }
+
+    fn take(&mut self, field: &'static str, count: usize) -> Result<&'a [u8], Malformed> {
+        let rest = self.body.get(self.at..).unwrap_or_default();
+        let Some(taken) = rest.get(..count) else {
+            return Err(Malformed {
+                message_type: self.message_type,
+                field,
+                reason: format!("{count} bytes expected, {} are left", rest.len()),
+            });
+        };
+        self.at += count;
+        Ok(taken)
+    }
+
+    pub(super) fn u8(&mut self, field: &'static str) -> Result<u8, Malformed> {
+        self.take(field, 1).map(|byte| byte[0])
+    }
+
+    pub(super) fn u32(&mut self, field: &'static str) -> Result<u32, Malformed> {
+        self.at = self.at.next_multiple_of(4);
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(self.take(field, 4)?);
+        Ok(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    }
+
+    /// A sequence of bytes: its length, then as many.
+    pub(super) fn bytes(&mut self, field: &'static str) -> Result<&'a [u8], Malformed> {
+        let count = self.u32(field)? as usize;
+        self.take(field, count)
+    }
+
+    pub(super) fn string(&mut self, field: &'static str) -> Result<&'a str, Malformed> {
+        let bytes = self.bytes(field)?;
+        // The length counts a NUL at the end. Some writers send an empty text as length 0, without one.
+        let text = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+        if text.contains(&0) {
+            // C strings carry the text from here on; it would be cut, or refused, at the NUL.
+            return Err(Malformed {
+                message_type: self.message_type,
+                field,
+                reason: "a NUL byte inside the text".into(),
+            });
+        }
+        std::str::from_utf8(text).map_err(|error| Malformed {
+            message_type: self.message_type,
+            field,
+            reason: format!("not UTF-8: {error}"),
+        })
+    }
+}
