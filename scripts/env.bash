@@ -27,6 +27,10 @@ _superpoint_env() {
         status=1
     fi
 
+    # The demo's and the tests' Python packages, where ROS is not the wheels that bring their own.
+    if [ "$status" -eq 0 ] && [ -z "$SUPERPOINT_ROS_PREFIX" ] && [ -d "$root/.ros-peers/bin" ]; then
+        export PATH="$root/.ros-peers/bin:$PATH"
+    fi
     if [ "$status" -eq 0 ] && [ -d "$HOME/.cargo/bin" ] && [[ ":$PATH:" != *":$HOME/.cargo/bin:"* ]]; then
         export PATH="$PATH:$HOME/.cargo/bin"
     fi

@@ -69,6 +69,16 @@ fi
 if [ -n "$ros" ]; then
     say "ROS: using $ros"
     command -v colcon >/dev/null || fail "colcon is missing; run: sudo apt-get install python3-colcon-common-extensions"
+    # The demo and the tests are Python programs with a few packages of their own. They go beside the system's Python,
+    # not into it; env.bash puts them on the path.
+    peers="$root/.ros-peers"
+    if ! cmp -s "$root/scripts/requirements-peers.txt" "$peers/installed.txt"; then
+        say "Installing the Python packages of the demo and the tests into .ros-peers/"
+        python3 -m venv --clear --system-site-packages "$peers" || fail "python3 has no venv module; run: sudo apt-get install python3-venv"
+        "$peers/bin/pip" install -q --disable-pip-version-check -r "$root/scripts/requirements-peers.txt" \
+            || fail "pip could not install scripts/requirements-peers.txt (is the network there?)."
+        cp "$root/scripts/requirements-peers.txt" "$peers/installed.txt"
+    fi
     exit 0
 fi
 

@@ -20,6 +20,9 @@ pub enum DecodeError {
     /// No data at all.
     #[error("not a readable PNG or JPEG: it is empty")]
     Empty,
+    /// The decoder would fill the rest of the picture with gray, and nobody would notice.
+    #[error("not a readable PNG or JPEG: the JPEG is cut off, its end marker is missing")]
+    Truncated,
     /// Too many pixels, found out before any of them is decoded.
     #[error("the image declares {width} x {height} pixels; at most {MAX_PIXELS} pixels are accepted")]
     TooLarge {
@@ -58,6 +61,9 @@ impl Picture {
         if bytes.is_empty() {
             return Err(DecodeError::Empty);
         }
+        if is_jpeg_without_end(bytes) {
+            return Err(DecodeError::Truncated);
+        }
         let reader = || ImageReader::new(Cursor::new(bytes)).with_guessed_format();
         let (width, height) = reader().map_err(image::ImageError::IoError)?.into_dimensions()?;
         if u64::from(width) * u64::from(height) > MAX_PIXELS {
@@ -79,7 +85,9 @@ impl Picture {
                 Some(channel::luma(&rgb, size, 3 * size.width, 3, [0, 1, 2]))
             }
         };
-        Ok(Self { image, luma })
+        let picture = Self { image, luma };
+        picture.plane()?; // a side that no plane may have
+        Ok(picture)
     }
 
     /// The plane that the detector takes.
@@ -113,6 +121,14 @@ impl Picture {
     pub fn to_rgb8(&self) -> image::RgbImage {
         self.image.to_rgb8()
     }
+}
+
+/// Whether a JPEG's last scan has no end-of-image marker behind it. Neither marker occurs inside coded data, and a
+/// thumbnail with markers of its own lies before the first scan.
+fn is_jpeg_without_end(bytes: &[u8]) -> bool {
+    let last = |marker: [u8; 2]| bytes.windows(2).rposition(|pair| pair == marker);
+    let (scan, end) = (last([0xff, 0xda]), last([0xff, 0xd9]));
+    bytes.starts_with(&[0xff, 0xd8]) && scan.is_some() && end < scan
 }
 
 fn size_of(image: &DynamicImage) -> Size {
@@ -163,6 +179,13 @@ mod tests {
         let whole = png(RgbImage::from_pixel(64, 64, Rgb([10, 20, 30])));
         for length in 0..whole.len() - 12 {
             assert!(Picture::decode(&whole[..length], Channel::First).is_err(), "{length} bytes");
+        }
+        let mut jpeg = Cursor::new(Vec::new());
+        RgbImage::from_fn(64, 64, |x, y| Rgb([x as u8, y as u8, 9])).write_to(&mut jpeg, ImageFormat::Jpeg).unwrap();
+        let jpeg = jpeg.into_inner();
+        assert!(Picture::decode(&jpeg, Channel::First).is_ok());
+        for length in 0..jpeg.len() - 1 {
+            assert!(Picture::decode(&jpeg[..length], Channel::First).is_err(), "{length} bytes");
         }
         assert!(Picture::decode(b"GIF89a, or so it says", Channel::First).is_err());
     }

@@ -44,10 +44,10 @@ impl Engine {
                     }
                 }
             })
-            .map_err(|source| Error::System { action: "starting the detector's thread", source })?;
+            .map_err(|reason| Error::System { action: "starting the detector's thread", reason })?;
         let model = opened.recv().map_err(|_| Error::System {
             action: "opening the detector",
-            source: std::io::Error::other("its thread panicked; the panic is above"),
+            reason: std::io::Error::other("its thread panicked; the panic is above"),
         })??;
         Ok(Self { shared, model })
     }

@@ -1,5 +1,6 @@
 //! The YAML file with parameters that the ROS node and the command line both read.
 
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -7,6 +8,9 @@ use serde::de::DeserializeOwned;
 use tt_backend::{Options, Params};
 
 use crate::channel::Channel;
+
+/// A parameter file has a few thousand bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// What a configuration chooses for a detector and for its detections.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +33,15 @@ impl Settings {
     ///
     /// If the file cannot be read, has no such section, or holds a value of the wrong type or out of range.
     pub fn from_file(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read configuration {path:?}"))?;
+        let read = || {
+            let mut text = String::new();
+            std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+            Ok::<_, std::io::Error>(text)
+        };
+        let text = read().with_context(|| format!("cannot read configuration {path:?}"))?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            bail!("configuration {path:?} has more than {MAX_FILE_BYTES} bytes: it is no parameter file");
+        }
         Self::from_yaml(&text).with_context(|| format!("configuration {path:?}"))
     }
 

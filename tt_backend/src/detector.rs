@@ -108,6 +108,22 @@ pub struct Detector {
     model: Model,
 }
 
+impl Options {
+    /// More threads than any machine that this runs on has cores.
+    pub const MAX_THREADS: usize = 1024;
+
+    fn check(&self) -> Result<(), Error> {
+        if self.threads > Self::MAX_THREADS {
+            return Err(Error::Param {
+                name: "threads",
+                value: self.threads.to_string(),
+                expected: "0 (one for each core) to 1024",
+            });
+        }
+        Ok(())
+    }
+}
+
 impl Detector {
     /// Finds and loads the weights and opens the backend.
     ///
@@ -116,6 +132,7 @@ impl Detector {
     /// When the weights cannot be loaded, when the backend asked for is not to be had, or when the network
     /// size is not supported.
     pub fn open(options: &Options) -> Result<Self, Error> {
+        options.check()?;
         // Said before the weights are read: a wrong backend is the cheaper thing to find out.
         let reason = match options.backend {
             BackendChoice::P150 => return Err(p150_unavailable()),
@@ -134,6 +151,7 @@ impl Detector {
     ///
     /// As [`Detector::open`].
     pub fn with_weights(weights: &Weights, options: &Options) -> Result<Self, Error> {
+        options.check()?;
         if options.backend == BackendChoice::P150 {
             return Err(p150_unavailable());
         }

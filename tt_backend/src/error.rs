@@ -79,12 +79,19 @@ pub enum Error {
         reason: String,
     },
 
+    /// The network overflowed: its weights are finite, but not those of a working network.
+    #[error("the network gave values that are not finite; the weights {weights} do not work on this image")]
+    NotFinite {
+        /// Name of the weights.
+        weights: String,
+    },
+
     /// The operating system refused something, such as a thread.
-    #[error("{action} failed: {source}")]
+    #[error("{action} failed: {reason}")]
     System {
         /// What was being done.
         action: &'static str,
-        /// Why it failed.
-        source: std::io::Error,
+        /// Why it failed. (No `source`: the text above says it.)
+        reason: std::io::Error,
     },
 }

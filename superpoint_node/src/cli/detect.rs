@@ -1,5 +1,6 @@
 //! `superpoint detect`: keypoints of picture files.
 
+use std::collections::HashSet;
 use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tt_backend::Detections;
 
-use super::{DetectorArgs, Outcome, ParamsArgs, open, print};
+use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print};
 use crate::decode::Picture;
 use crate::npz::Npz;
 use crate::overlay;
@@ -55,9 +56,10 @@ struct Line<'a> {
 pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
     let mut settings = args.detector.settings()?;
     args.params.apply(&mut settings)?;
+    let targets = args.images.iter().map(|path| Targets::of(args, path)).collect::<Vec<_>>();
+    refuse_lost_files(&args.images, &targets)?;
     let mut detector = open(&settings)?;
-    let several = args.images.len() > 1;
-    if several {
+    if args.images.len() > 1 {
         for folder in [&args.npz, &args.overlay].into_iter().flatten() {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("for several pictures {folder:?} must be a folder, which cannot be made"))?;
@@ -66,7 +68,7 @@ pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
 
     let progress = progress(args.images.len());
     let mut unreadable = 0;
-    for path in &args.images {
+    for (path, targets) in args.images.iter().zip(&targets) {
         let start = Instant::now();
         match read(path).and_then(|bytes| Ok(Picture::decode(&bytes, settings.channel)?)) {
             Err(error) => {
@@ -86,7 +88,7 @@ pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
                         print(&format!("{file}: {}\n", summary(&detections)))
                     }
                 })?;
-                write_files(args, several, path, &picture, &detections)?;
+                write_files(targets, &picture, &detections)?;
             }
         }
         progress.inc(1);
@@ -132,29 +134,59 @@ fn summary(detections: &Detections) -> String {
     }
 }
 
-fn write_files(
-    args: &DetectArgs,
-    several: bool,
-    path: &Path,
-    picture: &Picture,
-    detections: &Detections,
-) -> anyhow::Result<()> {
-    let target = |file: &Path, extension: &str| {
-        if !several {
-            return file.to_owned();
-        }
-        let stem = if path == Path::new("-") { "stdin".as_ref() } else { path.file_stem().unwrap_or_default() };
-        file.join(stem).with_extension(extension)
-    };
-    if let Some(file) = &args.npz {
-        let file = target(file, "npz");
-        std::fs::write(&file, npz(detections)?).with_context(|| format!("cannot write {file:?}"))?;
+/// Files that are written for one picture.
+struct Targets {
+    npz: Option<PathBuf>,
+    overlay: Option<PathBuf>,
+}
+
+impl Targets {
+    /// For several pictures the options name folders, and the picture's name is kept but for its last ending.
+    fn of(args: &DetectArgs, picture: &Path) -> Self {
+        let target = |option: &Option<PathBuf>, ending: &str| {
+            let option = option.as_ref()?;
+            if args.images.len() == 1 {
+                return Some(option.clone());
+            }
+            let mut name = if picture == Path::new("-") { "stdin".into() } else { picture.file_stem()?.to_owned() };
+            name.push(ending);
+            Some(option.join(name))
+        };
+        Self { npz: target(&args.npz, ".npz"), overlay: target(&args.overlay, ".png") }
     }
-    if let Some(file) = &args.overlay {
-        let file = target(file, "png");
+
+    fn iter(&self) -> impl Iterator<Item = &PathBuf> {
+        self.npz.iter().chain(&self.overlay)
+    }
+}
+
+/// Refuses arguments with which one file would be written over another, or over a picture that is read.
+fn refuse_lost_files(pictures: &[PathBuf], targets: &[Targets]) -> Result<(), WrongUsage> {
+    // A file that does not exist yet has no canonical path; its own will do.
+    let resolve = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    let pictures: HashSet<PathBuf> = pictures.iter().map(resolve).collect();
+    let mut written = HashSet::new();
+    for target in targets.iter().flat_map(Targets::iter) {
+        let resolved = resolve(target);
+        if pictures.contains(&resolved) {
+            return Err(WrongUsage(format!("{} would be written over a picture that is read", target.display())));
+        }
+        // Devices such as /dev/stdout may be named twice.
+        if !written.insert(resolved) && !target.starts_with("/dev") {
+            return Err(WrongUsage(format!("{} would be written twice, one over the other", target.display())));
+        }
+    }
+    Ok(())
+}
+
+fn write_files(targets: &Targets, picture: &Picture, detections: &Detections) -> anyhow::Result<()> {
+    if let Some(file) = &targets.npz {
+        std::fs::write(file, npz(detections)?).with_context(|| format!("cannot write {file:?}"))?;
+    }
+    if let Some(file) = &targets.overlay {
         let mut drawing = picture.to_rgb8();
         overlay::draw(&mut drawing, detections);
-        drawing.save_with_format(&file, image::ImageFormat::Png).with_context(|| format!("cannot write {file:?}"))?;
+        drawing.save_with_format(file, image::ImageFormat::Png).with_context(|| format!("cannot write {file:?}"))?;
     }
     Ok(())
 }
@@ -172,4 +204,48 @@ fn npz(detections: &Detections) -> anyhow::Result<Vec<u8>> {
         npz.add("descriptors", &[rows, columns], descriptors.iter().map(|&value| f16::from_f32(value)));
     }
     Ok(npz.finish()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: DetectArgs,
+    }
+
+    fn check(line: &str) -> Result<Vec<PathBuf>, String> {
+        let args = Program::parse_from(std::iter::once("detect").chain(line.split(' '))).args;
+        let targets: Vec<_> = args.images.iter().map(|path| Targets::of(&args, path)).collect();
+        refuse_lost_files(&args.images, &targets).map_err(|error| error.to_string())?;
+        Ok(targets.iter().flat_map(Targets::iter).cloned().collect())
+    }
+
+    #[test]
+    fn dotted_names_keep_their_numbers() {
+        let files = check("frame.0001.png frame.0002.png --npz out").unwrap();
+        assert_eq!(files, [Path::new("out/frame.0001.npz"), Path::new("out/frame.0002.npz")]);
+        assert_eq!(check("a.png --overlay o.x").unwrap(), [Path::new("o.x")]);
+    }
+
+    #[test]
+    fn nothing_is_written_over_anything() {
+        for line in [
+            "a/x.png b/x.png --npz out",
+            "x.png x.jpg --overlay out",
+            "a.png --npz o --overlay o",
+            "a.png --overlay a.png",
+        ] {
+            assert!(check(line).is_err(), "{line}");
+        }
+        // An existing file is known under any of its names.
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.png"), "").unwrap();
+        let folder = folder.path().display();
+        assert!(check(&format!("{folder}/a.png b.png --overlay {folder}/.")).is_err());
+        assert!(check("- --npz /dev/stdout --overlay /dev/stdout").is_ok());
+    }
 }

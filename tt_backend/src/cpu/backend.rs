@@ -17,6 +17,13 @@ pub struct CpuBackend {
     network: Network,
     maps: Maps,
     extractor: Extractor,
+    /// Name of the weights.
+    weights: String,
+}
+
+/// Without a branch for each value, so that it runs in vectors.
+fn all_finite(values: &[f32]) -> bool {
+    !values.iter().fold(false, |found, value| found | !value.is_finite())
 }
 
 impl CpuBackend {
@@ -32,6 +39,7 @@ impl CpuBackend {
             frame: Vec::new(),
             maps: Maps::new(size),
             extractor: Extractor::default(),
+            weights: weights.provenance.name.clone(),
         })
     }
 
@@ -55,11 +63,36 @@ impl Backend for CpuBackend {
         let resized = Instant::now();
         self.network.forward(&self.frame, params.return_descriptors, &mut self.maps);
         let inferred = Instant::now();
+        if !all_finite(&self.maps.scores) || (params.return_descriptors && !all_finite(&self.maps.descriptors)) {
+            return Err(Error::NotFinite { weights: self.weights.clone() });
+        }
         self.extractor.extract(&self.maps, params, out);
         out.network = self.maps.size;
         out.original = plane.size();
         out.serving_path = ServingPath::default();
         out.timings = Timings { resize: resized - start, network: inferred - resized, keypoints: inferred.elapsed() };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overflow_is_an_error_and_not_a_result() -> Result<(), Error> {
+        let mut weights = Weights::bundled()?;
+        let size = Size::new(16, 16);
+        let pixels = [200; 256];
+        let plane = Plane::contiguous(&pixels, size)?;
+        let detect = |weights: &Weights| {
+            CpuBackend::new(weights, size, 1)?.detect(&plane, &Params::default(), &mut Detections::default())
+        };
+        assert!(detect(&weights).is_ok());
+        for conv in &mut weights.descriptor {
+            conv.weight *= 1e30;
+        }
+        assert!(matches!(detect(&weights), Err(Error::NotFinite { .. })));
         Ok(())
     }
 }

@@ -121,7 +121,7 @@ impl Team {
             let thread = std::thread::Builder::new()
                 .name(format!("superpoint-{worker}"))
                 .spawn(move || shared.worker(worker))
-                .map_err(|source| Error::System { action: "starting a thread of the network", source })?;
+                .map_err(|reason| Error::System { action: "starting a thread of the network", reason })?;
             team.workers.push(thread);
         }
         Ok(team)
