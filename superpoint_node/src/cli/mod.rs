@@ -1,17 +1,21 @@
 //! The command line: arguments here, one file a command beside it.
 
 mod bench;
+mod bench_http;
 mod detect;
 mod info;
+mod match_pictures;
+mod serve;
 pub mod weights;
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 use tt_backend::{BackendChoice, Detector, Params, Postprocess};
 
 use crate::channel::Channel;
@@ -30,6 +34,10 @@ struct Cli {
 enum Command {
     /// Find keypoints in pictures
     Detect(detect::DetectArgs),
+    /// Find the same points in two pictures
+    Match(match_pictures::MatchArgs),
+    /// Answer requests over HTTP, with a page to try it out
+    Serve(serve::ServeArgs),
     /// Show which weights are used, look into them, or fetch Magic Leap's
     Weights(weights::WeightsArgs),
     /// Say which backend and which weights would be used, as JSON
@@ -171,6 +179,19 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Standard output is for data. A server logs its requests, other commands only what is wrong.
+fn log_to_stderr(command: &Command) {
+    let (level, json) = match command {
+        Command::Serve(args) => ("info", args.log_format() == serve::LogFormat::Json),
+        _ => ("warn", false),
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let subscriber = tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(filter);
+    // Another subscriber may be there already, when this is called as a library.
+    let _ =
+        if json { subscriber.json().try_init() } else { subscriber.with_ansi(io::stderr().is_terminal()).try_init() };
+}
+
 /// Runs the command line and gives the process's exit status.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
@@ -182,8 +203,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(status);
         }
     };
+    log_to_stderr(&cli.command);
     let result = match &cli.command {
         Command::Detect(args) => detect::run(args),
+        Command::Match(args) => match_pictures::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Weights(args) => weights::run(args).map(|()| Outcome::Done),
         Command::Info(args) => info::run(args),
         Command::Bench(command) => bench::run(command),
