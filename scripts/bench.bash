@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the CPU network: side by side with other libraries, layer by layer, and with criterion.
-# Sets up what it needs in .bench/ (git-ignored, about 2 GB); the second run starts measuring at once.
+# Sets up what it needs in .bench/ (git-ignored, about 6 GB, most of it PyTorch); the second run starts measuring at once.
 # Arguments go to the side-by-side program: scripts/bench.bash --rounds 3 --threads 2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,7 +17,7 @@ command -v python3 >/dev/null || fail "python3 is missing; install it with its v
 
 requirements=tt_backend/benches/peers/requirements.txt
 if ! cmp -s "$requirements" .bench/installed.txt; then
-    say "Python environment for the peers: .bench/venv (once, a few hundred megabytes to download)"
+    say "Python environment for the peers: .bench/venv (once, about 3 GB to download)"
     python3 -m venv --clear .bench/venv || fail "python3 cannot make a virtual environment; install python3-venv"
     .bench/venv/bin/pip install --quiet --requirement "$requirements" \
         || fail "pip could not install $requirements; is there a network connection?"

@@ -1,11 +1,14 @@
-//! The network on the CPU: `network/<case>/<size>` for whole frames, `stage/<layers>/<size>` for their parts.
+//! On the CPU: `network/<case>/<size>` for whole frames, `stage/<layers>/<size>` for their parts, and
+//! `postprocess/<case>/<size>` for what makes keypoints of the network's maps.
 #![allow(missing_docs)]
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use tt_backend::{Size, cpu::Network, maps::Maps, weights::Weights};
+use tt_backend::{
+    Detections, Params, Postprocess, Size, cpu::Network, keypoints::Extractor, maps::Maps, weights::Weights,
+};
 
 const SIZES: [Size; 4] = [Size::new(240, 320), Size::NETWORK, Size::new(720, 960), Size::new(960, 1280)];
 
@@ -52,5 +55,28 @@ fn stages(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, frames, stages);
+/// From maps to 1024 keypoints.
+fn postprocess(criterion: &mut Criterion) {
+    let weights = Weights::bundled().expect("bundled weights");
+    let mut group = criterion.benchmark_group("postprocess");
+    for size in SIZES {
+        let mut maps = Maps::new(size);
+        Network::new(&weights, size, 0).expect("network").forward(&frame(size), true, &mut maps);
+        let package = Params::default();
+        let cases = [
+            ("package", package.clone()),
+            ("upstream", Params { postprocess: Postprocess::Upstream, ..package.clone() }),
+            ("without_descriptors", Params { return_descriptors: false, ..package }),
+        ];
+        for (case, params) in cases {
+            let (mut extractor, mut out) = (Extractor::default(), Detections::default());
+            group.bench_function(BenchmarkId::new(case, size), |bencher| {
+                bencher.iter(|| extractor.extract(black_box(&maps), &params, &mut out));
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, frames, stages, postprocess);
 criterion_main!(benches);

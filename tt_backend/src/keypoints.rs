@@ -1,5 +1,6 @@
 //! From the network's maps to keypoints: suppression, threshold, border, the best k, descriptor sampling.
 
+use crate::best_code::best_code;
 use crate::maps::Maps;
 use crate::nms::Suppression;
 use crate::params::{Params, Postprocess};
@@ -42,20 +43,18 @@ impl Extractor {
             Postprocess::Upstream => (size.height, size.width),
         };
 
-        let survivors = match params.postprocess {
-            Postprocess::Package => self.suppression.single_pass(&maps.scores, size, params.nms_radius),
-            Postprocess::Upstream => self.suppression.iterated(&maps.scores, size, params.nms_radius),
-        };
         self.candidates.clear();
-        for y in border..bottom {
-            let row = y * size.width;
-            for x in border..right {
-                let score = maps.scores[row + x];
-                if survivors.survives(row + x, score) && score > params.keypoint_threshold {
-                    self.candidates.push(candidate(score, row + x));
-                }
+        let keep = |y: usize, bars: &[f32]| {
+            if (border..bottom).contains(&y) {
+                let first = y * size.width + border;
+                let scores = &maps.scores[y * size.width..][border..right.max(border)];
+                find(scores, &bars[border..], params.keypoint_threshold, first, &mut self.candidates);
             }
-        }
+        };
+        best_code(|| match params.postprocess {
+            Postprocess::Package => self.suppression.single_pass(&maps.scores, size, params.nms_radius, keep),
+            Postprocess::Upstream => self.suppression.iterated(&maps.scores, size, params.nms_radius, keep),
+        });
 
         if let Some(count) = params.max_keypoints
             && count < self.candidates.len()
@@ -78,9 +77,28 @@ impl Extractor {
         out.descriptors.clear();
         out.has_descriptors = params.return_descriptors;
         if params.return_descriptors {
-            out.descriptors.resize(out.points.len() * DESCRIPTOR_DIM, 0.0);
-            for (&point, descriptor) in out.points.iter().zip(out.descriptors.chunks_exact_mut(DESCRIPTOR_DIM)) {
-                sample(&maps.descriptors, size.cells(), point, descriptor);
+            out.descriptors.reserve(out.points.len() * DESCRIPTOR_DIM);
+            best_code(|| {
+                for &point in &out.points {
+                    out.descriptors.extend_from_slice(&sample(&maps.descriptors, size.cells(), point));
+                }
+            });
+        }
+    }
+}
+
+/// Adds the pixels of a row whose score equals the bar and lies above the threshold; the first has index `first`.
+#[inline(always)]
+fn find(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candidates: &mut Vec<Candidate>) {
+    const STEP: usize = 32;
+    let found = |score: f32, bar: f32| (score == bar) & (score > threshold);
+    for (step, (scores, bars)) in scores.chunks(STEP).zip(bars.chunks(STEP)).enumerate() {
+        // Few steps have any: looked at as a whole, in vectors, they cost nothing.
+        if scores.iter().zip(bars).fold(false, |any, (&score, &bar)| any | found(score, bar)) {
+            for (offset, (&score, &bar)) in scores.iter().zip(bars).enumerate() {
+                if found(score, bar) {
+                    candidates.push(candidate(score, first + step * STEP + offset));
+                }
             }
         }
     }
@@ -98,32 +116,33 @@ fn map_position(pixel: u16, cells: usize) -> f32 {
 /// Bilinear sample of the descriptor map at a pixel, zero outside the map, then divided by its L2 norm.
 ///
 /// `map` is `cells.height x cells.width x 256`, channel last.
-fn sample(map: &[f32], cells: Size, [x, y]: [u16; 2], descriptor: &mut [f32]) {
+#[inline(always)]
+fn sample(map: &[f32], cells: Size, [x, y]: [u16; 2]) -> [f32; DESCRIPTOR_DIM] {
     let (u, v) = (map_position(x, cells.width), map_position(y, cells.height));
     let (column, row) = (u.floor(), v.floor());
     let (right, below) = (u - column, v - row);
-    for (row, row_weight) in [(row, 1.0 - below), (row + 1.0, below)] {
-        for (column, column_weight) in [(column, 1.0 - right), (column + 1.0, right)] {
-            let inside = row >= 0.0 && column >= 0.0 && row < cells.height as f32 && column < cells.width as f32;
-            if inside {
-                let cell = row as usize * cells.width + column as usize;
-                let weight = row_weight * column_weight;
-                for (sum, &value) in descriptor.iter_mut().zip(&map[cell * DESCRIPTOR_DIM..][..DESCRIPTOR_DIM]) {
-                    *sum += weight * value;
-                }
-            }
-        }
-    }
+    let (rows, columns) = ([(row, 1.0 - below), (row + 1.0, below)], [(column, 1.0 - right), (column + 1.0, right)]);
+    let corners: [_; 4] = std::array::from_fn(|corner| {
+        let ((row, row_weight), (column, column_weight)) = (rows[corner / 2], columns[corner % 2]);
+        let inside = row >= 0.0 && column >= 0.0 && row < cells.height as f32 && column < cells.width as f32;
+        // Outside, any cell will do: it counts for nothing.
+        let cell = if inside { row as usize * cells.width + column as usize } else { 0 };
+        let weight = if inside { row_weight * column_weight } else { 0.0 };
+        (weight, &map[cell * DESCRIPTOR_DIM..][..DESCRIPTOR_DIM])
+    });
+    let mut descriptor: [f32; DESCRIPTOR_DIM] =
+        std::array::from_fn(|channel| corners.iter().fold(0.0, |sum, (weight, cell)| sum + weight * cell[channel]));
     // Eight sums side by side, so that the compiler may use vectors: addition of floats has an order.
     let mut squares = [0.0f32; 8];
-    for chunk in descriptor.chunks_exact(8) {
-        for (sum, &value) in squares.iter_mut().zip(chunk) {
+    for eight in descriptor.as_chunks::<8>().0 {
+        for (sum, &value) in squares.iter_mut().zip(eight) {
             *sum += value * value;
         }
     }
     // The epsilon of `torch.nn.functional.normalize`: a zero vector stays zero.
     let norm = squares.iter().sum::<f32>().sqrt().max(1e-12);
     descriptor.iter_mut().for_each(|value| *value /= norm);
+    descriptor
 }
 
 #[cfg(test)]
@@ -271,8 +290,7 @@ mod tests {
         let cells = Size::NETWORK.cells();
         let map = ramp(cells);
         for point in [[4u16, 4u16], [100, 7], [639, 479], [320, 240]] {
-            let mut descriptor = [0.0; DESCRIPTOR_DIM];
-            sample(&map, cells, point, &mut descriptor);
+            let descriptor = sample(&map, cells, point);
             // Inside the map a bilinear sample of a ramp is the ramp: u + 1 over v + 1.
             let u = (f64::from(point[0]) - 3.5) / (8.0 * 80.0 - 4.5) * 79.0;
             let v = (f64::from(point[1]) - 3.5) / (8.0 * 60.0 - 4.5) * 59.0;
@@ -291,19 +309,16 @@ mod tests {
         let map = ramp(cells);
         for x in 0..32 {
             for y in 0..24 {
-                let mut descriptor = [0.0; DESCRIPTOR_DIM];
-                sample(&map, cells, [x, y], &mut descriptor);
+                let descriptor = sample(&map, cells, [x, y]);
                 let norm: f32 = descriptor.iter().map(|v| v * v).sum::<f32>().sqrt();
                 assert!((norm - 1.0).abs() < 1e-6, "({x}, {y}): {norm}");
             }
         }
         // Left of the first column only that column is left: its direction, whatever the weight.
-        let mut descriptor = [0.0; DESCRIPTOR_DIM];
-        sample(&map, cells, [0, 0], &mut descriptor);
+        let descriptor = sample(&map, cells, [0, 0]);
         assert!((descriptor[0] - descriptor[1]).abs() < 1e-6 && descriptor[0] > 0.7);
         // A map of zeros stays zero rather than becoming NaN.
-        let mut descriptor = [0.0; DESCRIPTOR_DIM];
-        sample(&vec![0.0; map.len()], cells, [9, 9], &mut descriptor);
+        let descriptor = sample(&vec![0.0; map.len()], cells, [9, 9]);
         assert!(descriptor.iter().all(|&v| v == 0.0));
     }
 }

@@ -3,114 +3,117 @@
 use crate::Size;
 
 /// Finds the pixels that survive suppression. Keeps its scratch memory from frame to frame.
+///
+/// Survivors are told row by row, from the top, as the score that each pixel of the row must equal to survive.
 #[derive(Debug, Default)]
 pub struct Suppression {
     window: WindowMax,
-    /// Window maxima of the scores.
-    maxima: Vec<f32>,
     /// 1 where a pixel survives, 0 elsewhere; a map of floats because its window maximum is taken too.
     mask: Vec<f32>,
-    /// Window maxima of the mask: above 0 near survivors.
-    near: Vec<f32>,
-    /// Scores with everything near survivors set to 0.
+    /// Scores, with -1 for everything near survivors.
     remaining: Vec<f32>,
-}
-
-/// Which pixels survived.
-#[derive(Clone, Copy, Debug)]
-pub enum Survivors<'a> {
-    /// Those whose score equals the maximum of their window, given here.
-    AtMaximum(&'a [f32]),
-    /// Those with a 1 here.
-    Marked(&'a [f32]),
-}
-
-impl Survivors<'_> {
-    /// Whether the pixel at `index`, of score `score`, survived.
-    #[inline]
-    pub fn survives(&self, index: usize, score: f32) -> bool {
-        match self {
-            Self::AtMaximum(maxima) => score == maxima[index],
-            Self::Marked(mask) => mask[index] > 0.0,
-        }
-    }
 }
 
 impl Suppression {
     /// One pass: a pixel survives if its score equals the maximum of the `(2 * radius + 1)`-wide square around
     /// it, cut at the edges. All of several equal maxima survive.
-    pub fn single_pass(&mut self, scores: &[f32], size: Size, radius: usize) -> Survivors<'_> {
-        self.window.run(scores, size, radius, &mut self.maxima);
-        Survivors::AtMaximum(&self.maxima)
+    #[inline(always)]
+    pub fn single_pass(&mut self, scores: &[f32], size: Size, radius: usize, row: impl FnMut(usize, &[f32])) {
+        self.window.run(scores, size, radius, row);
     }
 
-    /// The single pass and two more, in which everything near a survivor counts as 0, so that maxima come back
+    /// The single pass and two more, in which everything near a survivor counts for nothing, so that maxima come back
     /// which only a suppressed pixel had kept down.
     ///
     /// Source: `simple_nms` of `transformers` (and of Magic Leap's SuperGlue before it).
-    pub fn iterated(&mut self, scores: &[f32], size: Size, radius: usize) -> Survivors<'_> {
-        let Self { window, maxima, mask, near, remaining } = self;
-        window.run(scores, size, radius, maxima);
-        let mark = |survives: bool| if survives { 1.0f32 } else { 0.0 };
-        mask.clear();
-        mask.extend(scores.iter().zip(&*maxima).map(|(score, maximum)| mark(score == maximum)));
-        for _ in 0..2 {
-            window.run(mask, size, radius, near);
-            remaining.clear();
-            remaining.extend(scores.iter().zip(&*near).map(|(&score, &near)| if near > 0.0 { 0.0 } else { score }));
-            window.run(remaining, size, radius, maxima);
-            for (index, mask) in mask.iter_mut().enumerate() {
-                if near[index] <= 0.0 && remaining[index] == maxima[index] {
-                    *mask = 1.0;
-                }
+    #[inline(always)]
+    pub fn iterated(&mut self, scores: &[f32], size: Size, radius: usize, mut row: impl FnMut(usize, &[f32])) {
+        let Self { window, mask, remaining } = self;
+        let columns = |y: usize| y * size.width..(y + 1) * size.width;
+        mask.resize(size.area(), 0.0);
+        remaining.resize(size.area(), 0.0);
+        window.run(scores, size, radius, |y, maxima| {
+            for ((mask, score), maximum) in mask[columns(y)].iter_mut().zip(&scores[columns(y)]).zip(maxima) {
+                *mask = if score == maximum { 1.0 } else { 0.0 };
             }
+        });
+        for _ in 0..2 {
+            window.run(mask, size, radius, |y, near| {
+                for ((rest, &score), &near) in remaining[columns(y)].iter_mut().zip(&scores[columns(y)]).zip(near) {
+                    *rest = if near > 0.0 { -1.0 } else { score };
+                }
+            });
+            window.run(remaining, size, radius, |y, maxima| {
+                for ((mask, &rest), &maximum) in mask[columns(y)].iter_mut().zip(&remaining[columns(y)]).zip(maxima) {
+                    *mask = if rest == maximum && rest >= 0.0 { 1.0 } else { *mask };
+                }
+            });
         }
-        Survivors::Marked(mask)
+        for y in 0..size.height {
+            // A score never equals infinity.
+            for (bar, &score) in mask[columns(y)].iter_mut().zip(&scores[columns(y)]) {
+                *bar = if *bar > 0.0 { score } else { f32::INFINITY };
+            }
+            row(y, &mask[columns(y)]);
+        }
     }
 }
+
+/// Values taken at once: a few vectors, so that a window's maximum grows in registers.
+const LANES: usize = 32;
+type Lanes = [f32; LANES];
 
 /// Maximum over a square window, as a maximum along rows and then one along columns.
 #[derive(Debug, Default)]
 struct WindowMax {
-    /// Row maxima of the whole map.
-    rows: Vec<f32>,
-    /// One row with `radius` values on either side that never win.
+    /// One row with values on either side that never win: `radius` before it, and after it at least as many.
     padded: Vec<f32>,
+    /// Maxima along the rows of the last `2 * radius + 1` rows, each in the place of its number modulo that.
+    near: Vec<Vec<Lanes>>,
+    /// Maxima of one row.
+    maxima: Vec<Lanes>,
 }
 
 impl WindowMax {
-    fn run(&mut self, map: &[f32], size: Size, radius: usize, out: &mut Vec<f32>) {
-        let width = size.width;
-        self.rows.clear();
-        self.rows.extend_from_slice(map);
-        self.padded.clear();
-        self.padded.resize(width + 2 * radius, f32::NEG_INFINITY);
-        for row in self.rows.chunks_exact_mut(width) {
-            self.padded[radius..radius + width].copy_from_slice(row);
-            for shift in 0..=2 * radius {
-                raise(row, &self.padded[shift..]);
-            }
-        }
+    /// Calls `each` with every row's number and its maxima.
+    #[inline(always)]
+    fn run(&mut self, map: &[f32], size: Size, radius: usize, mut each: impl FnMut(usize, &[f32])) {
+        let Self { padded, near, maxima } = self;
+        let (width, window) = (size.width, 2 * radius + 1);
+        maxima.resize(width.div_ceil(LANES), [0.0; LANES]);
+        near.resize_with(window.max(near.len()), Vec::new);
+        near.iter_mut().for_each(|row| row.resize(maxima.len(), [0.0; LANES]));
+        padded.clear();
+        padded.resize(maxima.len() * LANES + 2 * radius, f32::NEG_INFINITY);
 
-        out.clear();
-        out.extend_from_slice(&self.rows);
-        for (y, row) in out.chunks_exact_mut(width).enumerate() {
-            let first = y.saturating_sub(radius);
-            let end = (y + radius + 1).min(size.height);
-            for near in self.rows[first * width..end * width].chunks_exact(width) {
-                raise(row, near);
+        let mut done = 0;
+        for y in 0..size.height {
+            let (first, last) = (y.saturating_sub(radius), (y + radius).min(size.height - 1));
+            while done <= last {
+                padded[radius..][..width].copy_from_slice(&map[done * width..][..width]);
+                for (step, maximum) in near[done % window].iter_mut().enumerate() {
+                    let lanes =
+                        |shift| padded[step * LANES + shift..].first_chunk().unwrap_or(&[f32::NEG_INFINITY; LANES]);
+                    *maximum = (1..window).fold(*lanes(0), |maximum, shift| larger(maximum, lanes(shift)));
+                }
+                done += 1;
             }
+            for (step, maximum) in maxima.iter_mut().enumerate() {
+                let lanes = |row: usize| &near[row % window][step];
+                *maximum = (first + 1..=last).fold(*lanes(first), |maximum, row| larger(maximum, lanes(row)));
+            }
+            each(y, &maxima.as_flattened()[..width]);
         }
     }
 }
 
-/// `row = max(row, other)`, element by element.
 #[inline(always)]
-fn raise(row: &mut [f32], other: &[f32]) {
-    for (value, &other) in row.iter_mut().zip(other) {
+fn larger(mut maximum: Lanes, other: &Lanes) -> Lanes {
+    for (value, &other) in maximum.iter_mut().zip(other) {
         // Not `f32::max`: its care for NaN keeps it from being one instruction, and scores have none.
         *value = if other > *value { other } else { *value };
     }
+    maximum
 }
 
 #[cfg(test)]
@@ -147,6 +150,21 @@ mod tests {
         mask
     }
 
+    /// Which pixels survive.
+    fn survivors(
+        suppress: impl Fn(&mut Suppression, &[f32], Size, usize, &mut dyn FnMut(usize, &[f32])),
+        scores: &[f32],
+        size: Size,
+        radius: usize,
+    ) -> Vec<bool> {
+        let mut bars = Vec::new();
+        suppress(&mut Suppression::default(), scores, size, radius, &mut |y, row| {
+            assert_eq!(y * size.width, bars.len(), "rows come from the top, each once");
+            bars.extend_from_slice(row);
+        });
+        scores.iter().zip(bars).map(|(&score, bar)| score == bar).collect()
+    }
+
     /// Maps of few distinct values, so that ties are common.
     fn maps() -> impl Strategy<Value = (Size, Vec<f32>)> {
         (1usize..24, 1usize..24).prop_flat_map(|(height, width)| {
@@ -159,31 +177,27 @@ mod tests {
         #[test]
         fn single_pass_is_the_definition((size, scores) in maps(), radius in 0usize..10) {
             let maxima = window_max(&scores, size, radius);
-            let mut suppression = Suppression::default();
-            let survivors = suppression.single_pass(&scores, size, radius);
-            for (index, &score) in scores.iter().enumerate() {
-                prop_assert_eq!(survivors.survives(index, score), score == maxima[index]);
-            }
+            let expected: Vec<bool> = scores.iter().zip(&maxima).map(|(score, maximum)| score == maximum).collect();
+            prop_assert_eq!(survivors(|s, scores, size, radius, row| s.single_pass(scores, size, radius, row), &scores, size, radius), expected);
         }
 
         #[test]
         fn iterated_is_simple_nms((size, scores) in maps(), radius in 0usize..10) {
             let expected = simple_nms(&scores, size, radius);
-            let mut suppression = Suppression::default();
-            let survivors = suppression.iterated(&scores, size, radius);
-            for (index, &score) in scores.iter().enumerate() {
-                prop_assert_eq!(survivors.survives(index, score), expected[index]);
-            }
+            prop_assert_eq!(survivors(|s, scores, size, radius, row| s.iterated(scores, size, radius, row), &scores, size, radius), expected);
         }
     }
 
     #[test]
     fn all_of_a_plateau_survive() {
-        let scores = [0.5; 12];
-        let mut suppression = Suppression::default();
         for radius in [0, 1, 32] {
-            let survivors = suppression.single_pass(&scores, Size::new(3, 4), radius);
-            assert!((0..12).all(|index| survivors.survives(index, 0.5)), "radius {radius}");
+            let survivors = survivors(
+                |s, scores, size, radius, row| s.single_pass(scores, size, radius, row),
+                &[0.5; 12],
+                Size::new(3, 4),
+                radius,
+            );
+            assert_eq!(survivors, [true; 12], "radius {radius}");
         }
     }
 }

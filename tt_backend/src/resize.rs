@@ -7,6 +7,7 @@
 //! first for some tall images, which moves a level here and there.) Own code because the maintained crate
 //! (`fast_image_resize`) keeps fewer bits of the filter and misses Pillow's value by a level at every eighth pixel.
 
+use crate::best_code::best_code;
 use crate::plane::{Plane, Samples};
 use crate::{Endian, Size};
 
@@ -306,22 +307,4 @@ fn filter_columns<S: Sample>(filter: &Filter<S::Weight>, y: usize, rows: &[S], s
     for (out, &sum) in line.iter_mut().zip(&*sums) {
         *out = S::finish(sum);
     }
-}
-
-/// Runs `pass`, compiled for AVX2 where the machine has it: the baseline of x86-64 has no 32-bit multiplication
-/// in vectors. The results do not depend on it.
-#[inline(always)]
-fn best_code(pass: impl FnOnce()) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2")]
-        fn with_avx2(pass: impl FnOnce()) {
-            pass();
-        }
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the machine has AVX2, the only thing that the function asks for.
-            return unsafe { with_avx2(pass) };
-        }
-    }
-    pass();
 }
