@@ -3,7 +3,7 @@
     ros2 launch superpoint_p150 replay.launch.py bag:=drive.mcap image:=/camera/image_raw rate:=0.5
 
 Takes the arguments of superpoint.launch.py too. Needs ros2bag with the recording's storage plugin. For every image to be
-answered, play no faster than the node works (rate), or use `superpoint replay`, which waits.
+answered, play no faster than the node works (rate).
 """
 
 from launch import LaunchDescription
