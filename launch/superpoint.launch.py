@@ -48,16 +48,7 @@ def nodes(context):
         ('keypoints', LaunchConfiguration('keypoints')),
     ]
     return [
-        Node(
-            package='superpoint_p150',
-            executable='superpoint_node',
-            name=name,
-            namespace=namespace,
-            parameters=[LaunchConfiguration('params_file')] + ([overrides] if overrides else []),
-            remappings=remappings,
-            arguments=['--ros-args', '--log-level', LaunchConfiguration('log_level')],
-            output='screen',
-        ),
+        # First, because `launch` leaves running what it has started when a later package is not to be found.
         Node(
             package='rviz2',
             executable='rviz2',
@@ -70,6 +61,16 @@ def nodes(context):
             ],
             arguments=['-d', LaunchConfiguration('rviz_config')],
             condition=IfCondition(LaunchConfiguration('rviz')),
+            output='screen',
+        ),
+        Node(
+            package='superpoint_p150',
+            executable='superpoint_node',
+            name=name,
+            namespace=namespace,
+            parameters=[LaunchConfiguration('params_file')] + ([overrides] if overrides else []),
+            remappings=remappings,
+            arguments=['--ros-args', '--log-level', LaunchConfiguration('log_level')],
             output='screen',
         ),
     ]
