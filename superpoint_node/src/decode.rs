@@ -1,14 +1,15 @@
-//! From the bytes of a PNG or JPEG file to a picture whose planes the detector takes.
+//! From the bytes of a PNG or JPEG file to the samples that the detector takes.
 
 use std::io::Cursor;
 
-use image::{DynamicImage, ImageReader, Limits};
+use image::{DynamicImage, ImageReader, Limits, RgbImage};
 use tt_backend::{Endian, Plane, Size};
 
 use crate::channel::{self, Channel};
+use crate::jpeg::{self, Refusal};
 
-/// The most pixels a picture may have: more than any camera in a robot, and 300 MB when decoded to RGB.
-pub const MAX_PIXELS: u64 = 100_000_000;
+/// The most pixels that a picture may have: 8192 x 8192, twice what an 8K camera gives.
+pub const MAX_PIXELS: u64 = 8192 * 8192;
 
 /// Why bytes are no picture.
 #[derive(Debug, thiserror::Error)]
@@ -17,12 +18,12 @@ pub enum DecodeError {
     /// Neither PNG nor JPEG, or damaged.
     #[error("not a readable PNG or JPEG: {0}")]
     Undecodable(image::ImageError),
+    /// A JPEG that ends in the middle.
+    #[error("not a readable PNG or JPEG: {0}")]
+    CutOff(Refusal),
     /// No data at all.
     #[error("not a readable PNG or JPEG: it is empty")]
     Empty,
-    /// The decoder would fill the rest of the picture with gray, and nobody would notice.
-    #[error("not a readable PNG or JPEG: the JPEG is cut off, its end marker is missing")]
-    Truncated,
     /// Too many pixels, found out before any of them is decoded.
     #[error("the image declares {width} x {height} pixels; at most {MAX_PIXELS} pixels are accepted")]
     TooLarge {
@@ -43,96 +44,138 @@ impl From<image::ImageError> for DecodeError {
     }
 }
 
-/// A decoded picture. Its EXIF orientation is ignored.
-#[derive(Debug)]
-pub struct Picture {
-    image: DynamicImage,
-    /// The channel that the detector reads, where it had to be computed.
-    luma: Option<Vec<u8>>,
+/// One channel of a picture, without gaps. The picture's EXIF orientation is ignored.
+#[derive(Clone)]
+pub struct Samples {
+    data: Vec<u8>,
+    size: Size,
+    /// Two bytes a sample, in the machine's byte order.
+    wide: bool,
 }
 
-impl Picture {
+impl Samples {
     /// Decodes a PNG or JPEG file; its content decides which.
     ///
     /// # Errors
     ///
     /// If it is neither, is damaged, or declares more than [`MAX_PIXELS`].
-    pub fn decode(bytes: &[u8], channel: Channel) -> Result<Self, DecodeError> {
-        if bytes.is_empty() {
-            return Err(DecodeError::Empty);
-        }
-        if is_jpeg_without_end(bytes) {
-            return Err(DecodeError::Truncated);
-        }
-        let reader = || ImageReader::new(Cursor::new(bytes)).with_guessed_format();
-        let (width, height) = reader().map_err(image::ImageError::IoError)?.into_dimensions()?;
-        if u64::from(width) * u64::from(height) > MAX_PIXELS {
-            return Err(DecodeError::TooLarge { width, height });
-        }
-        let mut reader = reader().map_err(image::ImageError::IoError)?;
-        let mut limits = Limits::default();
-        // Sixteen bits of four channels, and as much again for the decoder.
-        limits.max_alloc = Some(16 * MAX_PIXELS);
-        reader.limits(limits);
-        let image = reader.decode()?;
+    pub fn decode(file: &[u8], channel: Channel) -> Result<Self, DecodeError> {
+        let samples = Self::decode_any(file, channel)?;
+        samples.plane()?; // a side that no plane may have
+        Ok(samples)
+    }
 
-        let luma = match (channel, &image) {
-            (Channel::First, _) | (_, DynamicImage::ImageLuma8(_) | DynamicImage::ImageLuma16(_)) => None,
-            (_, DynamicImage::ImageLumaA8(_) | DynamicImage::ImageLumaA16(_)) => None,
-            (Channel::Luma, color) => {
-                let rgb = color.to_rgb8();
-                let size = size_of(&image);
-                Some(channel::luma(&rgb, size, 3 * size.width, 3, [0, 1, 2]))
+    fn decode_any(file: &[u8], channel: Channel) -> Result<Self, DecodeError> {
+        if channel == Channel::First && file.starts_with(&[0xff, 0xd8]) {
+            match jpeg::first_channel(file, MAX_PIXELS) {
+                Ok((data, size)) => return Ok(Self { data, size, wide: false }),
+                Err(cut @ Refusal::CutOff) => return Err(DecodeError::CutOff(cut)),
+                // The general decoder has the last word, also on the size.
+                Err(Refusal::Unsupported | Refusal::TooLarge { .. }) => {}
             }
+        }
+        let image = decode(file)?;
+        let size = Size::new(image.height() as usize, image.width() as usize);
+        let gray = !image.color().has_color();
+        if channel == Channel::Luma && !gray {
+            let rgb = image.to_rgb8();
+            return Ok(Self::gray(channel::luma(&rgb, size, 3 * size.width, 3, [0, 1, 2]), size));
+        }
+        let color = image.color();
+        let pixel = usize::from(color.bytes_per_pixel());
+        let sample = pixel / usize::from(color.channel_count());
+        let data = if pixel == sample {
+            image.into_bytes()
+        } else if sample == 1 {
+            image.as_bytes().iter().step_by(pixel).copied().collect()
+        } else {
+            image.as_bytes().chunks_exact(pixel).flat_map(|pixel| [pixel[0], pixel[1]]).collect()
         };
-        let picture = Self { image, luma };
-        picture.plane()?; // a side that no plane may have
-        Ok(picture)
+        Ok(Self { data, size, wide: sample == 2 })
+    }
+
+    /// 8-bit samples, row by row.
+    pub fn gray(data: Vec<u8>, size: Size) -> Self {
+        Self { data, size, wide: false }
     }
 
     /// The plane that the detector takes.
     ///
     /// # Errors
     ///
-    /// If the picture has a side that no plane may have.
+    /// If the picture has a side that no plane may have, or too few samples.
     pub fn plane(&self) -> Result<Plane<'_>, tt_backend::Error> {
-        let size = size_of(&self.image);
-        if let Some(luma) = &self.luma {
-            return Plane::contiguous(luma, size);
-        }
-        let color = self.image.color();
-        let pixel_stride = usize::from(color.bytes_per_pixel());
-        let row_stride = size.width * pixel_stride;
-        let bytes = self.image.as_bytes();
-        if color.bytes_per_pixel() / color.channel_count() == 2 {
+        let Self { data, size, wide } = self;
+        if *wide {
             let endian = if cfg!(target_endian = "big") { Endian::Big } else { Endian::Little };
-            Plane::from_u16(bytes, size, row_stride, pixel_stride, endian)
-        } else {
-            Plane::from_u8(bytes, size, row_stride, pixel_stride)
+            return Plane::from_u16(data, *size, 2 * size.width, 2, endian);
         }
+        Plane::contiguous(data, *size)
+    }
+
+    /// The samples, row by row.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.data
     }
 
     /// Height and width.
     pub fn size(&self) -> Size {
-        size_of(&self.image)
+        self.size
     }
+}
 
-    /// The picture in colour, to draw on.
-    pub fn to_rgb8(&self) -> image::RgbImage {
-        self.image.to_rgb8()
+impl std::fmt::Debug for Samples {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Samples").field("size", &self.size).field("wide", &self.wide).finish_non_exhaustive()
     }
+}
+
+/// The picture in colour, to draw on.
+///
+/// # Errors
+///
+/// As [`Samples::decode`].
+pub fn colors(file: &[u8]) -> Result<RgbImage, DecodeError> {
+    Ok(decode(file)?.into_rgb8())
+}
+
+/// Width and height in a PNG's first chunk. Read here, because the decoder refuses wide ones with less to say.
+fn declared_by_png(file: &[u8]) -> Option<(u32, u32)> {
+    let header = file.strip_prefix(b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR")?;
+    let number = |at: usize| header.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    Some((number(0)?, number(4)?))
 }
 
 /// Whether a JPEG's last scan has no end-of-image marker behind it. Neither marker occurs inside coded data, and a
 /// thumbnail with markers of its own lies before the first scan.
-fn is_jpeg_without_end(bytes: &[u8]) -> bool {
-    let last = |marker: [u8; 2]| bytes.windows(2).rposition(|pair| pair == marker);
+fn is_jpeg_without_end(file: &[u8]) -> bool {
+    let last = |marker: [u8; 2]| file.windows(2).rposition(|pair| pair == marker);
     let (scan, end) = (last([0xff, 0xda]), last([0xff, 0xd9]));
-    bytes.starts_with(&[0xff, 0xd8]) && scan.is_some() && end < scan
+    file.starts_with(&[0xff, 0xd8]) && scan.is_some() && end < scan
 }
 
-fn size_of(image: &DynamicImage) -> Size {
-    Size::new(image.height() as usize, image.width() as usize)
+fn decode(file: &[u8]) -> Result<DynamicImage, DecodeError> {
+    if file.is_empty() {
+        return Err(DecodeError::Empty);
+    }
+    // The decoder would fill the rest of the picture with gray, and nobody would notice.
+    if is_jpeg_without_end(file) {
+        return Err(DecodeError::CutOff(Refusal::CutOff));
+    }
+    let reader = || ImageReader::new(Cursor::new(file)).with_guessed_format();
+    let (width, height) = match declared_by_png(file) {
+        Some(size) => size,
+        None => reader().map_err(image::ImageError::IoError)?.into_dimensions()?,
+    };
+    if u64::from(width) * u64::from(height) > MAX_PIXELS {
+        return Err(DecodeError::TooLarge { width, height });
+    }
+    let mut reader = reader().map_err(image::ImageError::IoError)?;
+    let mut limits = Limits::default();
+    // Sixteen bits of four channels, and as much again for the decoder.
+    limits.max_alloc = Some(16 * MAX_PIXELS);
+    reader.limits(limits);
+    Ok(reader.decode()?)
 }
 
 #[cfg(test)]
@@ -154,8 +197,8 @@ mod tests {
         let deep = png(ImageBuffer::<Luma<u16>, Vec<u16>>::from_pixel(5, 3, Luma([2570])));
         for bytes in [rgb, gray, deep] {
             for channel in [Channel::First, Channel::Luma] {
-                let picture = Picture::decode(&bytes, channel).unwrap();
-                assert_eq!(picture.plane().unwrap().size(), Size::new(3, 5));
+                let samples = Samples::decode(&bytes, channel).unwrap();
+                assert_eq!(samples.plane().unwrap().size(), Size::new(3, 5));
             }
         }
     }
@@ -170,7 +213,7 @@ mod tests {
         let crc = crc32fast::hash(&bytes[12..]);
         bytes.extend(crc.to_be_bytes());
         bytes.extend(b"\0\0\0\0IDAT\x35\xaf\x06\x1e");
-        let error = Picture::decode(&bytes, Channel::First).unwrap_err();
+        let error = Samples::decode(&bytes, Channel::First).unwrap_err();
         assert!(matches!(error, DecodeError::TooLarge { width: 100_000, height: 100_000 }), "{error}");
     }
 
@@ -178,15 +221,17 @@ mod tests {
     fn rubbish_and_cut_files_are_errors() {
         let whole = png(RgbImage::from_pixel(64, 64, Rgb([10, 20, 30])));
         for length in 0..whole.len() - 12 {
-            assert!(Picture::decode(&whole[..length], Channel::First).is_err(), "{length} bytes");
+            assert!(Samples::decode(&whole[..length], Channel::First).is_err(), "{length} bytes");
         }
         let mut jpeg = Cursor::new(Vec::new());
         RgbImage::from_fn(64, 64, |x, y| Rgb([x as u8, y as u8, 9])).write_to(&mut jpeg, ImageFormat::Jpeg).unwrap();
         let jpeg = jpeg.into_inner();
-        assert!(Picture::decode(&jpeg, Channel::First).is_ok());
-        for length in 0..jpeg.len() - 1 {
-            assert!(Picture::decode(&jpeg[..length], Channel::First).is_err(), "{length} bytes");
+        for channel in [Channel::First, Channel::Luma] {
+            assert!(Samples::decode(&jpeg, channel).is_ok());
+            for length in 0..jpeg.len() - 1 {
+                assert!(Samples::decode(&jpeg[..length], channel).is_err(), "{length} bytes");
+            }
         }
-        assert!(Picture::decode(b"GIF89a, or so it says", Channel::First).is_err());
+        assert!(Samples::decode(b"GIF89a, or so it says", Channel::First).is_err());
     }
 }

@@ -1,11 +1,13 @@
 //! One thread that owns the detector, and the places where work for it waits.
 //!
-//! A card and a pool of CPU threads are both single resources, so all work goes through one thread. Whoever
-//! has images takes a [`NewestSlot`]: it holds one job, the newest, because a robot wants to know where it is
-//! now. The slots are served in turn, so that a fast camera cannot starve a slow one.
+//! A card and a pool of CPU threads are both single resources, so all work goes through one thread. A camera
+//! takes a [`NewestSlot`]: it holds one job, the newest, because a robot wants to know where it is now. Clients
+//! that each want an answer share a [`Queue`]: jobs wait in order, up to a limit. Slots and queues are served in
+//! turn, one job each, so that neither a fast camera nor many clients can starve another.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use tt_backend::{Detector, Error, Model, Options};
@@ -59,9 +61,14 @@ impl Engine {
 
     /// A new place for one job, served in turn with all others.
     pub fn newest_slot(&self) -> NewestSlot {
-        let mut state = self.shared.lock();
-        state.slots.push(None);
-        NewestSlot { shared: Arc::clone(&self.shared), index: state.slots.len() - 1, replaced: AtomicU64::new(0) }
+        let source = self.shared.add(Source::Newest(None));
+        NewestSlot { shared: Arc::clone(&self.shared), source, replaced: AtomicU64::new(0) }
+    }
+
+    /// A new queue with `limit` places, served in turn with all others.
+    pub fn queue(&self, limit: usize) -> Queue {
+        let source = self.shared.add(Source::Queue(VecDeque::new()));
+        Queue { shared: Arc::clone(&self.shared), source, limit, taken: Arc::default() }
     }
 
     /// Number of jobs that panicked: a defect of the program, survived and counted.
@@ -72,7 +79,11 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shared.lock().stopping = true;
+        let mut state = self.shared.lock();
+        state.stopping = true;
+        // Freed outside the lock. Whoever waits for one of these jobs sees that it is gone.
+        let _given_up = std::mem::take(&mut state.sources);
+        drop(state);
         self.shared.wake.notify_one();
     }
 }
@@ -81,7 +92,7 @@ impl Drop for Engine {
 #[derive(Debug)]
 pub struct NewestSlot {
     shared: Arc<Shared>,
-    index: usize,
+    source: usize,
     replaced: AtomicU64,
 }
 
@@ -89,9 +100,14 @@ impl NewestSlot {
     /// Puts a job into the slot. If an older one is still waiting there, that one is given up and counted.
     /// Never waits for a job to run.
     pub fn offer(&self, job: impl FnOnce(&mut Detector) + Send + 'static) {
-        let older = self.shared.lock().slots[self.index].replace(Box::new(job));
+        let job: Job = Box::new(job);
+        let older = match self.shared.lock().sources.get_mut(self.source) {
+            Some(Source::Newest(slot)) => slot.replace(job),
+            _ => return, // the engine is gone
+        };
         if older.is_some() {
             self.replaced.fetch_add(1, Ordering::Relaxed);
+            self.shared.replaced.fetch_add(1, Ordering::Relaxed);
         } else {
             self.shared.wake.notify_one();
         }
@@ -104,28 +120,132 @@ impl NewestSlot {
     }
 }
 
+/// Jobs that wait in order, up to a limit. See [`Engine::queue`].
+///
+/// A job needs a [`Place`] first. It is taken before anything is done for the job, so that a job which has to be
+/// refused costs nothing.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    shared: Arc<Shared>,
+    source: usize,
+    limit: usize,
+    taken: Arc<AtomicUsize>,
+}
+
+/// Every place of a queue is taken.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("all {0} places in the queue are taken")]
+pub struct Full(pub usize);
+
+impl Queue {
+    /// Takes a place in the queue.
+    ///
+    /// # Errors
+    ///
+    /// If none is free. Never waits.
+    pub fn reserve(&self) -> Result<Place, Full> {
+        let limit = self.limit;
+        let free = |taken: usize| (taken < limit).then_some(taken + 1);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).map_err(|_| Full(limit))?;
+        Ok(Place { queue: self.clone(), ticket: self.shared.tickets.fetch_add(1, Ordering::Relaxed) })
+    }
+
+    /// Number of places that are taken, by jobs that wait or run.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Number of jobs that were given up for newer ones in the engine's slots.
+    pub fn frames_replaced(&self) -> u64 {
+        self.shared.replaced.load(Ordering::Relaxed)
+    }
+
+    /// As [`Engine::panics`].
+    pub fn panics(&self) -> u64 {
+        self.shared.panics.load(Ordering::Relaxed)
+    }
+
+    /// Number of places.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+}
+
+/// A place in a queue. Dropping it frees it, and gives up its job unless that has already begun: nothing is
+/// computed for a client that is gone.
+#[derive(Debug)]
+pub struct Place {
+    queue: Queue,
+    ticket: u64,
+}
+
+impl Place {
+    /// Puts a job behind all others of the queue. If the engine is gone, the job is dropped at once.
+    pub fn submit(&self, job: impl FnOnce(&mut Detector) + Send + 'static) {
+        let job: Job = Box::new(job);
+        if let Some(Source::Queue(jobs)) = self.queue.shared.lock().sources.get_mut(self.queue.source) {
+            jobs.push_back((self.ticket, job));
+        }
+        self.queue.shared.wake.notify_one();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.queue.shared.lock();
+        let given_up = match state.sources.get_mut(self.queue.source) {
+            Some(Source::Queue(jobs)) => {
+                let position = jobs.iter().position(|(ticket, _)| *ticket == self.ticket);
+                position.and_then(|position| jobs.remove(position))
+            }
+            _ => None,
+        };
+        drop(state);
+        drop(given_up);
+        self.queue.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     wake: Condvar,
     panics: AtomicU64,
+    /// Over all slots.
+    replaced: AtomicU64,
+    tickets: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    slots: Vec<Option<Job>>,
-    /// The slot that is looked at first the next time.
+    sources: Vec<Source>,
+    /// The source that is looked at first the next time.
     next: usize,
     stopping: bool,
 }
 
-impl State {
-    /// The next job, slots in turn.
+/// Where jobs wait.
+enum Source {
+    Newest(Option<Job>),
+    Queue(VecDeque<(u64, Job)>),
+}
+
+impl Source {
     fn take(&mut self) -> Option<Job> {
-        let count = self.slots.len();
+        match self {
+            Self::Newest(slot) => slot.take(),
+            Self::Queue(jobs) => jobs.pop_front().map(|(_, job)| job),
+        }
+    }
+}
+
+impl State {
+    /// The next job, sources in turn.
+    fn take(&mut self) -> Option<Job> {
+        let count = self.sources.len();
         for step in 0..count {
             let index = (self.next + step) % count;
-            if let Some(job) = self.slots[index].take() {
+            if let Some(job) = self.sources[index].take() {
                 self.next = index + 1;
                 return Some(job);
             }
@@ -138,6 +258,13 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code that can panic runs under this lock, and every state of the queue is a valid one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of the new source.
+    fn add(&self, source: Source) -> usize {
+        let mut state = self.lock();
+        state.sources.push(source);
+        state.sources.len() - 1
     }
 
     /// Runs jobs until the engine is dropped.
@@ -233,6 +360,93 @@ mod tests {
         }
         end.send(()).unwrap();
         assert_eq!(collect(&received, 2), ["slow", "fast"]);
+    }
+
+    /// Names what runs, in order.
+    fn naming(sender: &Sender<&'static str>, name: &'static str) -> impl FnOnce(&mut Detector) + Send + use<> {
+        let sender = sender.clone();
+        move |_| sender.send(name).unwrap()
+    }
+
+    #[test]
+    fn a_queue_keeps_its_order_and_takes_turns_with_the_slots() {
+        let engine = engine();
+        let (camera, queue) = (engine.newest_slot(), engine.queue(3));
+        let (sender, received) = channel();
+        let end = block(&engine.newest_slot());
+        let places: Vec<_> = ["first", "second", "third"]
+            .map(|name| {
+                let place = queue.reserve().unwrap();
+                place.submit(naming(&sender, name));
+                place
+            })
+            .into();
+        assert_eq!(queue.taken(), 3);
+        assert_eq!(queue.reserve().unwrap_err().to_string(), "all 3 places in the queue are taken");
+        camera.offer(naming(&sender, "frame"));
+        end.send(()).unwrap();
+        assert_eq!(collect(&received, 4), ["frame", "first", "second", "third"]);
+        drop(places);
+        assert_eq!(queue.taken(), 0);
+    }
+
+    /// A camera that always has a next frame, and clients that always have a next request: each gets every second
+    /// turn.
+    #[test]
+    fn neither_a_full_queue_nor_a_fast_camera_starves_the_other() {
+        let engine = engine();
+        let (camera, queue) = (Arc::new(engine.newest_slot()), engine.queue(64));
+        let (sender, received) = channel();
+        fn frame(camera: &Arc<NewestSlot>, sender: &Sender<&'static str>) {
+            let (again, next) = (Arc::clone(camera), sender.clone());
+            camera.offer(move |_| {
+                if next.send("frame").is_ok() {
+                    frame(&again, &next);
+                }
+            });
+        }
+        let end = block(&engine.newest_slot());
+        frame(&camera, &sender);
+        let places: Vec<_> = (0..64).map(|_| queue.reserve().unwrap()).collect();
+        places.iter().for_each(|place| place.submit(naming(&sender, "request")));
+        end.send(()).unwrap();
+        let order = collect(&received, 128);
+        for pair in order.chunks(2) {
+            assert!(pair.contains(&"frame") && pair.contains(&"request"), "{order:?}");
+        }
+        drop(received);
+    }
+
+    #[test]
+    fn a_place_that_is_left_takes_its_job_along() {
+        let engine = engine();
+        let queue = engine.queue(2);
+        let (sender, received) = channel();
+        let end = block(&engine.newest_slot());
+        let (gone, stays) = (queue.reserve().unwrap(), queue.reserve().unwrap());
+        gone.submit(naming(&sender, "gone"));
+        stays.submit(naming(&sender, "stays"));
+        drop(gone);
+        assert_eq!(queue.taken(), 1);
+        end.send(()).unwrap();
+        assert_eq!(collect(&received, 1), ["stays"]);
+        drop(sender);
+        assert!(received.recv_timeout(SOON).is_err(), "nothing else ran");
+    }
+
+    #[test]
+    fn jobs_are_dropped_with_the_engine() {
+        let engine = engine();
+        let queue = engine.queue(2);
+        let (sender, received) = channel::<()>();
+        let end = block(&engine.newest_slot());
+        let place = queue.reserve().unwrap();
+        place.submit(move |_| sender.send(()).unwrap());
+        drop(engine);
+        assert!(received.recv_timeout(SOON).is_err(), "it was dropped, not run");
+        end.send(()).unwrap();
+        drop(place);
+        queue.reserve().unwrap().submit(|_| panic!("must not run"));
     }
 
     #[test]

@@ -3,9 +3,12 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`engine`] | the thread that owns the detector, and where work waits for it |
-//! | [`decode`], [`channel`] | from picture files to planes |
+//! | [`decode`], [`jpeg`], [`channel`] | from picture files to planes |
 //! | [`response`], [`npz`], [`overlay`] | from detections to JSON, NumPy's format and pictures |
+//! | [`matching`] | the same points in two pictures |
 //! | [`settings`] | the parameter file that node and command line share |
+//! | [`http`] | the server |
+//! | `log` | what both programs log |
 //! | [`cli`] | the program `superpoint` |
 //! | `ros` | the program `superpoint_node`; feature `ros` |
 
@@ -13,6 +16,10 @@ pub mod channel;
 pub mod cli;
 pub mod decode;
 pub mod engine;
+pub mod http;
+pub mod jpeg;
+mod log;
+pub mod matching;
 pub mod npz;
 pub mod overlay;
 pub mod response;

@@ -17,30 +17,35 @@ pub struct TooLarge(u64);
 pub trait Element: Copy {
     /// NumPy's name of the type.
     const DTYPE: &'static str;
-    /// Appends the number.
-    fn write(self, to: &mut Vec<u8>);
+    /// Appends the numbers' bytes.
+    fn write(elements: &[Self], to: &mut Vec<u8>);
 }
 
-impl Element for f16 {
-    const DTYPE: &'static str = "<f2";
-    fn write(self, to: &mut Vec<u8>) {
-        to.extend_from_slice(&self.to_le_bytes());
-    }
+/// Fixed-size pieces of a buffer that is already there: the compiler makes this one copy.
+macro_rules! element {
+    ($number:ty, $name:literal) => {
+        impl Element for $number {
+            const DTYPE: &'static str = $name;
+            fn write(elements: &[Self], to: &mut Vec<u8>) {
+                const BYTES: usize = size_of::<$number>();
+                let start = to.len();
+                to.resize(start + elements.len() * BYTES, 0);
+                for (bytes, element) in to[start..].chunks_exact_mut(BYTES).zip(elements) {
+                    bytes.copy_from_slice(&element.to_le_bytes());
+                }
+            }
+        }
+    };
 }
-
-impl Element for f32 {
-    const DTYPE: &'static str = "<f4";
-    fn write(self, to: &mut Vec<u8>) {
-        to.extend_from_slice(&self.to_le_bytes());
-    }
-}
+element!(f16, "<f2");
+element!(f32, "<f4");
 
 /// Puts named arrays into an npz.
 ///
 /// ```
 /// use superpoint_node::npz::Npz;
 /// let mut npz = Npz::default();
-/// npz.add("scores", &[2], [0.5f32, 0.25]);
+/// npz.add("scores", &[2], &[0.5f32, 0.25]);
 /// let bytes = npz.finish()?;
 /// # Ok::<(), superpoint_node::npz::TooLarge>(())
 /// ```
@@ -53,7 +58,7 @@ pub struct Npz {
 
 impl Npz {
     /// Adds an array in row-major order. The shape's product is the number of elements.
-    pub fn add<E: Element>(&mut self, name: &str, shape: &[usize], elements: impl IntoIterator<Item = E>) {
+    pub fn add<E: Element>(&mut self, name: &str, shape: &[usize], elements: &[E]) {
         let start = self.bytes.len();
         let name = format!("{name}.npy");
         self.bytes.extend_from_slice(b"PK\x03\x04");
@@ -63,7 +68,7 @@ impl Npz {
 
         let content = self.bytes.len();
         put_npy_header(&mut self.bytes, E::DTYPE, shape);
-        elements.into_iter().for_each(|element| element.write(&mut self.bytes));
+        E::write(elements, &mut self.bytes);
         let length = self.bytes.len() - content;
 
         // Filled in behind the content, because only now are they known. Too large is found at the end.

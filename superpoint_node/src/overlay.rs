@@ -5,7 +5,6 @@ use tt_backend::Detections;
 
 /// Draws a ring around every keypoint.
 pub fn draw(picture: &mut RgbImage, detections: &Detections) {
-    let (scale_x, scale_y) = detections.scale();
     let longest = detections.original.width.max(detections.original.height) as f64;
     // Three pixels on a picture of 640, and as large to the eye on any other.
     let radius = (longest / 640.0 * 3.0).max(2.0);
@@ -15,10 +14,44 @@ pub fn draw(picture: &mut RgbImage, detections: &Detections) {
         _ => return,
     };
     // The best last, so that they lie on top.
-    for (&[x, y], &score) in detections.points.iter().zip(&detections.scores).rev() {
-        // The centre of a pixel of the network frame in the original's pixels, whose centres are integers.
-        let center = ((f64::from(x) + 0.5) * scale_x - 0.5, (f64::from(y) + 0.5) * scale_y - 0.5);
-        ring(picture, center, radius, thickness, color(score, lowest, highest));
+    for (index, &score) in detections.scores.iter().enumerate().rev() {
+        ring(picture, center(detections, index), radius, thickness, color(score, lowest, highest));
+    }
+}
+
+/// The centre of a keypoint's pixel of the network frame in the original's pixels, whose centres are integers.
+pub fn center(detections: &Detections, index: usize) -> (f64, f64) {
+    let (scale_x, scale_y) = detections.scale();
+    let [x, y] = detections.points[index];
+    ((f64::from(x) + 0.5) * scale_x - 0.5, (f64::from(y) + 0.5) * scale_y - 0.5)
+}
+
+/// Colours that neighbours in a list do not share: steps of the golden angle round the colour wheel.
+pub fn hue(index: usize) -> Rgb<u8> {
+    let turn = (index as f64 * 0.618_033_988_75).fract() * 6.0;
+    let channel = |shift: f64| {
+        let distance = ((turn + shift) % 6.0 - 3.0).abs() - 1.0;
+        (255.0 * distance.clamp(0.0, 1.0)).round() as u8
+    };
+    Rgb([channel(0.0), channel(4.0), channel(2.0)])
+}
+
+/// A straight line, half covering what is below it.
+pub fn line(picture: &mut RgbImage, (x0, y0): (f64, f64), (x1, y1): (f64, f64), ink: Rgb<u8>) {
+    let steps = (x1 - x0).abs().max((y1 - y0).abs()).ceil().max(1.0);
+    for step in 0..=steps as u32 {
+        let along = f64::from(step) / steps;
+        let (x, y) = ((x0 + (x1 - x0) * along).round(), (y0 + (y1 - y0) * along).round());
+        if x >= 0.0 && y >= 0.0 && x < f64::from(picture.width()) && y < f64::from(picture.height()) {
+            blend(picture.get_pixel_mut(x as u32, y as u32), ink, 0.6);
+        }
+    }
+}
+
+/// Lays ink over a pixel, of which it covers a part.
+fn blend(pixel: &mut Rgb<u8>, ink: Rgb<u8>, cover: f64) {
+    for (value, &ink) in pixel.0.iter_mut().zip(&ink.0) {
+        *value = (f64::from(*value) * (1.0 - cover) + f64::from(ink) * cover).round() as u8;
     }
 }
 
@@ -42,10 +75,7 @@ fn ring(picture: &mut RgbImage, (cx, cy): (f64, f64), radius: f64, thickness: f6
             // How much of the pixel the line covers, seen across the line.
             let cover = (thickness / 2.0 + 0.5 - (distance - radius).abs()).clamp(0.0, 1.0);
             if cover > 0.0 {
-                let pixel = picture.get_pixel_mut(x, y);
-                for (value, &ink) in pixel.0.iter_mut().zip(&color.0) {
-                    *value = (f64::from(*value) * (1.0 - cover) + f64::from(ink) * cover).round() as u8;
-                }
+                blend(picture.get_pixel_mut(x, y), color, cover);
             }
         }
     }

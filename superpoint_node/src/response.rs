@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use base64::Engine as _;
 use half::f16;
+use half::slice::HalfFloatSliceExt as _;
 use serde::Serialize;
 use tt_backend::{Detections, Params, Size};
+use utoipa::ToSchema;
 
 use crate::npz::{Npz, TooLarge};
 
 /// Field names, nesting and types of the published model package's server.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Response {
     /// Number of keypoints, N.
     pub num_keypoints: usize,
@@ -27,7 +28,7 @@ pub struct Response {
     /// The parameters that were applied.
     pub params: AppliedParams,
     /// Which steps ran where.
-    pub serving_path: Path,
+    pub serving_path: ServingPath,
     /// How long the steps took.
     pub timing_ms: TimingMs,
     /// Left out when `return_descriptors` is false.
@@ -36,7 +37,7 @@ pub struct Response {
 }
 
 /// Height and width in pixels.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct ImageSize {
     /// Rows.
     pub height: usize,
@@ -51,7 +52,7 @@ impl From<Size> for ImageSize {
 }
 
 /// Ratio of two sizes along each axis.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct Scale {
     /// Widths.
     pub x: f64,
@@ -60,7 +61,7 @@ pub struct Scale {
 }
 
 /// The parameters of a detection, as users write them.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct AppliedParams {
     /// -1 is all.
     pub max_keypoints: i64,
@@ -72,17 +73,34 @@ pub struct AppliedParams {
     pub border_removal_distance: usize,
 }
 
+impl From<&Params> for AppliedParams {
+    fn from(params: &Params) -> Self {
+        Self {
+            max_keypoints: params.max_keypoints_number(),
+            keypoint_threshold: decimal(params.keypoint_threshold),
+            nms_radius: params.nms_radius,
+            border_removal_distance: params.border_removal_distance,
+        }
+    }
+}
+
 /// Which steps ran where.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Path {
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub struct ServingPath {
     /// The network was replayed from a trace on the device.
     pub traced: bool,
     /// Suppression ran on the device.
     pub device_nms: bool,
 }
 
+impl From<tt_backend::ServingPath> for ServingPath {
+    fn from(path: tt_backend::ServingPath) -> Self {
+        Self { traced: path.traced, device_nms: path.device_nms }
+    }
+}
+
 /// Milliseconds of each stage.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct TimingMs {
     /// Decoding and resizing on the host.
     pub preprocess: f64,
@@ -95,7 +113,7 @@ pub struct TimingMs {
 }
 
 /// Descriptors as a base64 npz: `np.load(io.BytesIO(base64.b64decode(data)))[key]`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Descriptors {
     /// `npz`.
     pub format: &'static str,
@@ -126,16 +144,8 @@ impl Response {
             original_size: detections.original.into(),
             image_size: detections.network.into(),
             scale: Scale { x, y },
-            params: AppliedParams {
-                max_keypoints: params.max_keypoints_number(),
-                keypoint_threshold: decimal(params.keypoint_threshold),
-                nms_radius: params.nms_radius,
-                border_removal_distance: params.border_removal_distance,
-            },
-            serving_path: Path {
-                traced: detections.serving_path.traced,
-                device_nms: detections.serving_path.device_nms,
-            },
+            params: params.into(),
+            serving_path: detections.serving_path.into(),
             timing_ms: TimingMs {
                 preprocess: milliseconds(decode + timings.resize),
                 device_forward: milliseconds(timings.network),
@@ -147,20 +157,43 @@ impl Response {
     }
 }
 
+impl Response {
+    /// The answer as JSON, in one buffer that is large enough from the start.
+    ///
+    /// # Errors
+    ///
+    /// None: every field becomes JSON.
+    pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
+        const HEAD: usize = 512;
+        const KEYPOINT: usize = 64;
+        let descriptors = self.descriptors.as_ref().map_or(0, |descriptors| descriptors.data.len());
+        let mut json = Vec::with_capacity(HEAD + KEYPOINT * self.num_keypoints + descriptors);
+        serde_json::to_writer(&mut json, self)?;
+        Ok(json)
+    }
+}
+
 impl Descriptors {
     fn of(detections: &Detections) -> Result<Option<Self>, TooLarge> {
         let Some(descriptors) = detections.descriptors() else { return Ok(None) };
         let (rows, columns) = descriptors.dim();
         let mut npz = Npz::default();
-        npz.add("descriptors", &[rows, columns], descriptors.iter().map(|&value| f16::from_f32(value)));
+        npz.add("descriptors", &[rows, columns], &halves(descriptors.as_slice().unwrap_or_default()));
         Ok(Some(Self {
             format: "npz",
             key: "descriptors",
             dtype: "float16",
             shape: [rows, columns],
-            data: base64::engine::general_purpose::STANDARD.encode(npz.finish()?),
+            data: base64_simd::STANDARD.encode_to_string(npz.finish()?),
         }))
     }
+}
+
+/// Half precision, rounded to nearest, by whole vectors.
+pub(crate) fn halves(values: &[f32]) -> Vec<f16> {
+    let mut halves = vec![f16::ZERO; values.len()];
+    halves.convert_from_f32_slice(values);
+    halves
 }
 
 /// The double that prints as the float does: 0.005 rather than 0.004999999888241291.

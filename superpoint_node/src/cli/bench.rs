@@ -12,6 +12,8 @@ use super::{DetectorArgs, Outcome, WrongUsage, print};
 pub(super) enum BenchCommand {
     /// The CPU backend on a noise picture
     Cpu(CpuArgs),
+    /// The HTTP server on a photo
+    Http(super::bench_http::HttpArgs),
 }
 
 #[derive(Debug, Args)]
@@ -58,7 +60,13 @@ impl Spread {
 }
 
 pub(super) fn run(command: &BenchCommand) -> anyhow::Result<Outcome> {
-    let BenchCommand::Cpu(args) = command;
+    match command {
+        BenchCommand::Cpu(args) => cpu(args),
+        BenchCommand::Http(args) => super::bench_http::run(args),
+    }
+}
+
+fn cpu(args: &CpuArgs) -> anyhow::Result<Outcome> {
     let mut settings = args.detector.settings()?;
     if settings.options.backend == BackendChoice::P150 {
         return Err(WrongUsage("`bench cpu` measures the CPU; leave out `--backend p150`".to_owned()).into());

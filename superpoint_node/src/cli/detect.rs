@@ -7,16 +7,15 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use half::f16;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tt_backend::Detections;
 
 use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print};
-use crate::decode::Picture;
+use crate::decode::{self, Samples};
 use crate::npz::Npz;
 use crate::overlay;
-use crate::response::Response;
+use crate::response::{Response, halves};
 
 /// The most bytes that a picture file may have.
 const MAX_FILE_BYTES: u64 = 512 << 20;
@@ -70,14 +69,14 @@ pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
     let mut unreadable = 0;
     for (path, targets) in args.images.iter().zip(&targets) {
         let start = Instant::now();
-        match read(path).and_then(|bytes| Ok(Picture::decode(&bytes, settings.channel)?)) {
+        match read(path).and_then(|bytes| Ok((Samples::decode(&bytes, settings.channel)?, bytes))) {
             Err(error) => {
                 unreadable += 1;
                 progress.suspend(|| eprintln!("superpoint: {}: {error:#}", path.display()));
             }
-            Ok(picture) => {
+            Ok((samples, bytes)) => {
                 let decoded = start.elapsed();
-                let detections = detector.detect(&picture.plane()?, &settings.params)?;
+                let detections = detector.detect(&samples.plane()?, &settings.params)?;
                 let response = |detections| Response::new(detections, &settings.params, decoded);
                 let file = path.display().to_string();
                 progress.suspend(|| {
@@ -88,7 +87,7 @@ pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
                         print(&format!("{file}: {}\n", summary(&detections)))
                     }
                 })?;
-                write_files(targets, &picture, &detections)?;
+                write_files(targets, &bytes, &detections)?;
             }
         }
         progress.inc(1);
@@ -109,7 +108,7 @@ fn progress(count: usize) -> ProgressBar {
     ProgressBar::new(count as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if path == Path::new("-") {
         std::io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -179,12 +178,12 @@ fn refuse_lost_files(pictures: &[PathBuf], targets: &[Targets]) -> Result<(), Wr
     Ok(())
 }
 
-fn write_files(targets: &Targets, picture: &Picture, detections: &Detections) -> anyhow::Result<()> {
+fn write_files(targets: &Targets, bytes: &[u8], detections: &Detections) -> anyhow::Result<()> {
     if let Some(file) = &targets.npz {
         std::fs::write(file, npz(detections)?).with_context(|| format!("cannot write {file:?}"))?;
     }
     if let Some(file) = &targets.overlay {
-        let mut drawing = picture.to_rgb8();
+        let mut drawing = decode::colors(bytes)?;
         overlay::draw(&mut drawing, detections);
         drawing.save_with_format(file, image::ImageFormat::Png).with_context(|| format!("cannot write {file:?}"))?;
     }
@@ -197,11 +196,11 @@ fn npz(detections: &Detections) -> anyhow::Result<Vec<u8>> {
     let count = detections.len();
     let mut npz = Npz::default();
     let points = detections.points.iter().flat_map(|&[x, y]| [f64::from(x) * scale_x, f64::from(y) * scale_y]);
-    npz.add("keypoints", &[count, 2], points.map(|value| value as f32));
-    npz.add("scores", &[count], detections.scores.iter().copied());
+    npz.add("keypoints", &[count, 2], &points.map(|value| value as f32).collect::<Vec<_>>());
+    npz.add("scores", &[count], &detections.scores);
     if let Some(descriptors) = detections.descriptors() {
         let (rows, columns) = descriptors.dim();
-        npz.add("descriptors", &[rows, columns], descriptors.iter().map(|&value| f16::from_f32(value)));
+        npz.add("descriptors", &[rows, columns], &halves(descriptors.as_slice().unwrap_or_default()));
     }
     Ok(npz.finish()?)
 }

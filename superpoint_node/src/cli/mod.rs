@@ -1,8 +1,11 @@
 //! The command line: arguments here, one file a command beside it.
 
 mod bench;
+mod bench_http;
 mod detect;
 mod info;
+mod match_pictures;
+mod serve;
 pub mod weights;
 
 use std::ffi::OsString;
@@ -12,9 +15,11 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
 use tt_backend::{BackendChoice, Detector, Params, Postprocess};
 
 use crate::channel::Channel;
+use crate::log;
 use crate::settings::Settings;
 
 /// SuperPoint keypoints and descriptors, on a Tenstorrent p150 or on the CPU.
@@ -30,6 +35,10 @@ struct Cli {
 enum Command {
     /// Find keypoints in pictures
     Detect(detect::DetectArgs),
+    /// Find the same points in two pictures
+    Match(match_pictures::MatchArgs),
+    /// Answer requests over HTTP, with a page to try it out
+    Serve(serve::ServeArgs),
     /// Show which weights are used, look into them, or fetch Magic Leap's
     Weights(weights::WeightsArgs),
     /// Say which backend and which weights would be used, as JSON
@@ -171,6 +180,14 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// A server logs its requests, other commands only what is wrong.
+fn start_log(command: &Command) {
+    match command {
+        Command::Serve(args) => log::to_stderr(LevelFilter::INFO, args.log_format.into()),
+        _ => log::to_stderr(LevelFilter::WARN, log::Format::Text),
+    }
+}
+
 /// Runs the command line and gives the process's exit status.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
@@ -182,8 +199,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(status);
         }
     };
+    start_log(&cli.command);
     let result = match &cli.command {
         Command::Detect(args) => detect::run(args),
+        Command::Match(args) => match_pictures::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Weights(args) => weights::run(args).map(|()| Outcome::Done),
         Command::Info(args) => info::run(args),
         Command::Bench(command) => bench::run(command),

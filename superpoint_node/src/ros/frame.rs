@@ -18,7 +18,7 @@ use super::keypoints_message::{header_of, keypoints_message};
 use super::latency::{Latency, Times};
 use super::parameters::{Live, NodeParameters, Transport};
 use super::tally::{Rejection, Tally};
-use crate::decode::Picture;
+use crate::decode::{self, Samples};
 use crate::overlay;
 
 /// Everything that a camera's frames need on the detector's thread.
@@ -125,13 +125,15 @@ impl Pipeline {
             Transport::Compressed => {
                 let image = CompressedView::parse(message).map_err(malformed)?;
                 let undecodable = |reason: String| (Rejection::Undecodable, reason);
-                let picture =
-                    Picture::decode(image.data, live.channel).map_err(|error| undecodable(error.to_string()))?;
+                let samples =
+                    Samples::decode(image.data, live.channel).map_err(|error| undecodable(error.to_string()))?;
                 let range = live.range_16bit;
-                let plane = picture.plane().and_then(|plane| plane.with_range_16bit(range.black, range.white));
+                let plane = samples.plane().and_then(|plane| plane.with_range_16bit(range.black, range.white));
                 let plane = plane.map_err(|error| undecodable(error.to_string()))?;
                 let frame = Frame { header: image.header, plane, arrived, waiting };
-                self.detect(&frame, &live, || picture.to_rgb8(), detector)
+                // It was decoded once, so this gives a picture too.
+                let colors = || decode::colors(image.data).unwrap_or_default();
+                self.detect(&frame, &live, colors, detector)
             }
         }
     }

@@ -9,15 +9,19 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use r2r::std_srvs::srv::SetBool;
 use r2r::{Node, QosProfile, ServiceRequest};
+use tracing::level_filters::LevelFilter;
+use tt_backend::Params;
 
 use super::camera::Camera;
 use super::diagnostics::Diagnostics;
 use super::model_info;
 use super::names::Names;
 use super::parameter_services::{ParameterServices, next};
-use super::parameters::{NodeParameters, TABLE, why_unknown};
+use super::parameters::{Fixed, Live, NodeParameters, TABLE, why_unknown};
 use super::shutdown::Shutdown;
 use crate::engine::Engine;
+use crate::http::{HttpOptions, Limits, Server};
+use crate::log;
 
 /// Name of the node until a remapping gives another.
 const NODE_NAME: &str = "superpoint";
@@ -29,6 +33,8 @@ const SPIN: Duration = Duration::from_millis(50);
 ///
 /// An error at start is one sentence on standard error, and exit status 1.
 pub fn main() -> ExitCode {
+    // What the HTTP server has to say; the node itself logs through ROS.
+    log::to_stderr(LevelFilter::WARN, log::Format::Text);
     match run() {
         Ok(()) => {
             // Without waiting for the detector's thread, which may be in the middle of a frame.
@@ -72,6 +78,11 @@ fn run() -> Result<(), String> {
         .collect::<Result<Vec<_>, _>>()?;
     let mut diagnostics = Diagnostics::start(&mut node, cameras.len()).map_err(cannot("publish /diagnostics"))?;
 
+    let server = if fixed.http_enabled { Some(serve_http(&fixed, &lock(&parameters).live, &engine)?) } else { None };
+    if let Some(server) = &server {
+        r2r::log_info!(&logger, "listening on http://{}", server.address());
+    }
+
     while !shutdown.requested() {
         node.spin_once(SPIN);
         services.serve();
@@ -94,7 +105,26 @@ fn run() -> Result<(), String> {
         camera.pipeline.output.close();
     }
     drop(node);
+    if let Some(server) = server {
+        server.stop();
+    }
     Ok(())
+}
+
+/// The server of `superpoint serve` on the node's detector. Requests that do not say otherwise are detected with the
+/// node's parameters as they are at start.
+fn serve_http(fixed: &Fixed, live: &Live, engine: &Engine) -> Result<Server, String> {
+    let server = Server::start(HttpOptions {
+        listen: fixed.http.clone(),
+        // Whether messages carry descriptors is a matter of the topic.
+        params: Params { return_descriptors: true, ..live.detection.clone() },
+        channel: live.channel,
+        // The node ends within a second.
+        limits: Limits { drain: Duration::from_millis(400), ..Limits::default() },
+    })
+    .map_err(|error| error.to_string())?;
+    server.attach(engine);
+    Ok(server)
 }
 
 fn lock(parameters: &Mutex<NodeParameters>) -> MutexGuard<'_, NodeParameters> {

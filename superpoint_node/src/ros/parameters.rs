@@ -12,6 +12,7 @@ use super::encoding::Range16;
 use super::keypoints_message::DescriptorType;
 use super::mask::Mask;
 use crate::channel::Channel;
+use crate::http::Listen;
 
 /// Every parameter of the node.
 #[derive(Clone, Debug, Default)]
@@ -126,6 +127,9 @@ pub(super) struct Fixed {
     pub(super) transport: Transport,
     pub(super) input: Quality,
     pub(super) output: Quality,
+    /// The HTTP server, where it is wanted.
+    pub(super) http_enabled: bool,
+    pub(super) http: Listen,
 }
 
 impl Default for Fixed {
@@ -138,6 +142,8 @@ impl Default for Fixed {
             transport: Transport::Raw,
             input: Quality { reliable: false, depth: 5 },
             output: Quality { reliable: true, depth: 10 },
+            http_enabled: false,
+            http: Listen::default(),
         }
     }
 }
@@ -264,6 +270,9 @@ pub(super) const TABLE: &[Entry] = &[
     ),
     live("lazy", Kind::Bool, "Whether frames are passed over while nobody subscribes to keypoints or overlay."),
     live("overlay", Kind::Bool, "Whether ~/overlay is drawn while somebody subscribes to it."),
+    fixed("http.enabled", Kind::Bool, "Whether to serve HTTP too, as `superpoint serve` does, on the same detector."),
+    fixed("http.host", Kind::Text, "Interface that HTTP is served on; 0.0.0.0 lets everyone in."),
+    fixed("http.port", Kind::Integer(0, 65_535), "Port of the HTTP server; 0 takes any."),
     live("use_sim_time", Kind::Bool, "Whether ROS time comes from /clock."),
 ];
 
@@ -327,6 +336,9 @@ impl NodeParameters {
             "max_rate_hz" => V::Double(self.live.max_rate_hz),
             "lazy" => V::Bool(self.live.lazy),
             "overlay" => V::Bool(self.live.overlay),
+            "http.enabled" => V::Bool(self.fixed.http_enabled),
+            "http.host" => text(&self.fixed.http.host),
+            "http.port" => V::Integer(self.fixed.http.port.into()),
             "use_sim_time" => V::Bool(self.live.use_sim_time),
             _ => return None,
         })
@@ -395,6 +407,9 @@ impl NodeParameters {
             "max_rate_hz" => live.max_rate_hz = double(value),
             "lazy" => live.lazy = yes(value),
             "overlay" => live.overlay = yes(value),
+            "http.enabled" => fixed.http_enabled = yes(value),
+            "http.host" => fixed.http.host = text(value).to_owned(),
+            "http.port" => fixed.http.port = u16::try_from(integer(value)).map_err(|error| error.to_string())?,
             "use_sim_time" => live.use_sim_time = yes(value),
             _ => return Err(format!("there is no parameter {name}")),
         }

@@ -1,0 +1,16 @@
+"""A 1600x900 photo as JPEG, progressive as the model card's sample is, or baseline: make_photo.py FILE [--baseline].
+
+The astronaut of scikit-image (public domain, NASA), enlarged, with the grain that a camera adds.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+from PIL import Image
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+photo = Image.open(ROOT / 'tt_backend/tests/golden/astronaut_512x512.png').convert('RGB').resize((1600, 900), Image.Resampling.BICUBIC)
+grain = np.random.default_rng(1).normal(0, 6, (900, 1600, 1))
+noisy = Image.fromarray(np.clip(np.asarray(photo) + grain, 0, 255).astype(np.uint8))
+noisy.save(sys.argv[1], quality=75, progressive='--baseline' not in sys.argv)

@@ -1,0 +1,153 @@
+//! One detection: decode on the pool, wait in the queue, detect on the engine's thread, encode on the pool.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
+use tt_backend::{Params, Size};
+
+use super::app::App;
+use super::fields::{Query, read_predict_body};
+use super::metrics::Stage;
+use super::problem::Problem;
+use crate::channel::Channel;
+use crate::decode::Samples;
+use crate::engine::{Place, Queue};
+use crate::response;
+
+/// A request that has arrived.
+pub(super) enum Input {
+    /// JSON with the picture in it.
+    Json(Vec<u8>),
+    /// A picture file.
+    File(Vec<u8>, Query),
+    /// The samples themselves.
+    Plane(Vec<u8>, Query),
+}
+
+/// What the engine needs, with the place where it may wait.
+struct Prepared {
+    place: Place,
+    samples: Samples,
+    params: Params,
+}
+
+impl Input {
+    /// Takes a place in the queue as soon as the request is known to make sense, and before it is decoded.
+    fn prepare(self, queue: &Queue, defaults: &Params, channel: Channel) -> Result<Prepared, Problem> {
+        match self {
+            Self::Json(body) => {
+                let request = read_predict_body(&body, defaults)?;
+                drop(body);
+                let place = queue.reserve()?;
+                Ok(Prepared { place, samples: Samples::decode(&request.image, channel)?, params: request.params })
+            }
+            Self::File(bytes, query) => {
+                let params = query.fields.apply(defaults)?;
+                let place = queue.reserve()?;
+                Ok(Prepared { place, samples: Samples::decode(&bytes, channel)?, params })
+            }
+            Self::Plane(bytes, query) => {
+                let size = query.size()?;
+                let params = query.fields.apply(defaults)?;
+                check_plane(bytes.len(), size)?;
+                Ok(Prepared { place: queue.reserve()?, samples: Samples::gray(bytes, size), params })
+            }
+        }
+    }
+}
+
+/// More bytes than a plane needs are an error too: the sender and this server then disagree about the size.
+fn check_plane(given: usize, size: Size) -> Result<(), Problem> {
+    let needed = size.height * size.width;
+    if given != needed {
+        return Err(Problem::bad(format!(
+            "the body has {given} bytes, but a plane of height {} and width {} has {needed}",
+            size.height, size.width
+        )));
+    }
+    Ok(())
+}
+
+/// Answers a request, or gives it up when its time is up.
+pub(super) async fn answer(app: Arc<App>, input: Input) -> Response {
+    let deadline = app.limits().deadline;
+    match tokio::time::timeout(deadline, detect(&app, input)).await {
+        Ok(result) => result.unwrap_or_else(Problem::into_response),
+        Err(_) => {
+            let seconds = deadline.as_secs_f64();
+            Problem::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                format!("no answer within {seconds} seconds; the request was given up"),
+            )
+            .into_response()
+        }
+    }
+}
+
+async fn detect(app: &Arc<App>, input: Input) -> Result<Response, Problem> {
+    let start = Instant::now();
+    let detection = app.detection()?;
+
+    let (queue, on_pool) = (detection.queue.clone(), Arc::clone(app));
+    let Prepared { place, samples, params } =
+        pool(move || input.prepare(&queue, &on_pool.options.params, on_pool.options.channel)).await??;
+    let decoded = Instant::now();
+
+    let (sender, answer) = oneshot::channel();
+    place.submit(move |detector| {
+        let waited = decoded.elapsed();
+        let found = samples.plane().and_then(|plane| detector.detect(&plane, &params));
+        let _ = sender.send((found, params, waited));
+    });
+    let (found, params, waited) = answer.await.map_err(|_| Problem::internal())?;
+    app.note(&found);
+    let found = found.map_err(|error| Problem::unavailable(format!("the device failed: {error}")))?;
+    let timings = found.timings;
+
+    let encoding = Instant::now();
+    let body = pool(move || {
+        let response = response::Response::new(&found, &params, decoded - start)
+            .map_err(|error| Problem::bad(error.to_string()))?;
+        response.to_json().map_err(|_| Problem::internal())
+    })
+    .await??;
+    drop(place);
+
+    let stages = [
+        (Stage::Decode, decoded - start),
+        (Stage::Queue, waited),
+        (Stage::Resize, timings.resize),
+        (Stage::Network, timings.network),
+        (Stage::Keypoints, timings.keypoints),
+        (Stage::Encode, encoding.elapsed()),
+        (Stage::Total, start.elapsed()),
+    ];
+    stages.iter().for_each(|&(stage, duration)| app.metrics.stage(stage, duration));
+    let mut response = Response::new(Body::from(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Ok(value) = HeaderValue::from_str(&server_timing(&stages)) {
+        headers.insert("server-timing", value);
+    }
+    Ok(response)
+}
+
+/// The stages as browsers and benches read them: <https://www.w3.org/TR/server-timing/>.
+fn server_timing(stages: &[(Stage, Duration)]) -> String {
+    let one =
+        |&(stage, duration): &(Stage, Duration)| format!("{};dur={:.3}", stage.name(), duration.as_secs_f64() * 1e3);
+    stages.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs work that takes long where it holds nobody up. Dropped, it is not begun, if it has not.
+async fn pool<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    AbortOnDropHandle::new(tokio::task::spawn_blocking(work)).await.map_err(|error| {
+        tracing::error!(%error, "work on the pool ended early");
+        Problem::internal()
+    })
+}

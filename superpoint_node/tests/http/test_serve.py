@@ -1,0 +1,189 @@
+"""`superpoint serve` as a process: ports, signals, limits, patience, and what it does when there is too much to do."""
+
+import concurrent.futures
+import io
+import json
+import signal
+import socket
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import requests
+from PIL import Image
+
+from servers import photo, program, serve  # noqa: F401
+
+
+def noise(height=480, width=640):
+    return np.random.default_rng(1).integers(0, 256, height * width, np.uint8).tobytes()
+
+
+def plane(server, **options):
+    return server.post('/predict_plane', params={'height': 480, 'width': 640, 'return_descriptors': False}, data=noise(), **options)
+
+
+def test_it_listens_on_this_machine_only(serve):
+    server = serve()
+    assert server.url.startswith('http://127.0.0.1:')
+
+
+def test_a_taken_port_is_said_and_another_is_searched(serve):
+    port = serve().address[1]
+    done = subprocess.run([program('superpoint'), 'serve', '--port', str(port)], capture_output=True, timeout=20, text=True)
+    assert done.returncode == 1 and f'port {port}' in done.stderr and 'taken' in done.stderr
+    assert serve('--port', str(port), '--port-search').address[1] > port
+
+
+@pytest.mark.parametrize('options, words', [
+    (['--port', '70000'], 'port'), (['--queue', '0'], 'queue'), (['--deadline', '-1'], 'deadline'),
+    (['--max-body', '0'], 'max-body'), (['--nms-radius', '99'], 'nms_radius')])
+def test_wrong_usage(options, words):
+    done = subprocess.run([program('superpoint'), 'serve', *options], capture_output=True, timeout=20, text=True)
+    assert done.returncode == 2 and words in done.stderr
+
+
+def test_a_host_that_is_not_here(tmp_path):
+    done = subprocess.run([program('superpoint'), 'serve', '--host', '192.0.2.1'], capture_output=True, timeout=20, text=True)
+    assert done.returncode == 1 and '192.0.2.1' in done.stderr
+
+
+def test_weights_that_are_not_there_end_it():
+    done = subprocess.run([program('superpoint'), 'serve', '--port', '0', '--weights', '/nowhere'], capture_output=True, timeout=20, text=True)
+    assert done.returncode == 1 and '/nowhere' in done.stderr
+
+
+def test_options_and_configuration_are_the_defaults_of_requests(serve, tmp_path):
+    config = tmp_path / 'c.yaml'
+    config.write_text('/**:\n  ros__parameters: {max_keypoints: 5, nms_radius: 7}\n')
+    server = serve('--config', str(config), '--nms-radius', '3')
+    params = plane(server).json()['params']
+    assert (params['max_keypoints'], params['nms_radius']) == (5, 3)
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_requests_finish(serve, number):
+    server = serve()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        requests_ = [pool.submit(plane, server) for _ in range(6)]
+        while requests.get(server.url + '/metrics').text.find('superpoint_queue_depth 0\n') >= 0:
+            time.sleep(0.005)
+        status, seconds = server.end(number)
+        assert status == 0 and seconds < 10, server.log()
+        statuses = []
+        for reply in requests_:
+            try:
+                statuses.append(reply.result().status_code)
+            except requests.ConnectionError:
+                statuses.append('not accepted')
+        # Those that were being worked on are answered; a connection that was not accepted yet is refused.
+        assert statuses.count(200) >= 1 and set(statuses) <= {200, 'not accepted'}, statuses
+
+
+def test_a_client_that_holds_a_connection_does_not_hold_up_the_end(serve):
+    server = serve()
+    with socket.create_connection(server.address) as idle, socket.create_connection(server.address) as slow:
+        slow.sendall(b'POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{')
+        time.sleep(0.1)
+        status, seconds = server.end()
+        assert status == 0 and seconds < 12
+        del idle
+
+
+def test_the_log_has_one_object_a_request(serve):
+    server = serve('--log-format', 'json')
+    server.get('/health', headers={'X-Request-Id': 'one-of-mine'})
+    time.sleep(0.1)
+    lines = [json.loads(line) for line in server.log().splitlines() if line.startswith('{')]
+    [line] = [line for line in lines if line.get('span', {}).get('id') == 'one-of-mine']
+    assert line['fields']['status'] == 200 and line['span']['path'] == '/health'
+
+
+def test_slow_clients_are_left_and_hold_nobody_up(serve):
+    server = serve('--patience', '1', '--queue', '1')
+    address = server.address
+    with socket.create_connection(address) as head, socket.create_connection(address) as body:
+        head.sendall(b'POST /predict HT')
+        body.sendall(b'POST /predict_raw HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc')
+        assert plane(server).status_code == 200, 'the queue has one place, and the slow ones are not in it'
+        for connection, expected in [(head, (b'', b'HTTP/1.1 408')), (body, (b'HTTP/1.1 408',))]:
+            connection.settimeout(10)
+            answer = connection.recv(65536)
+            assert any(answer.startswith(begin) for begin in expected if begin) or answer in expected, answer
+
+
+def test_a_client_that_does_not_read_its_answer_is_left(serve):
+    server = serve('--patience', '1')
+    body = noise()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(server.address)
+        path = '/predict_plane?height=480&width=640&max_keypoints=20000&keypoint_threshold=0&nms_radius=0'
+        connection.sendall(f'POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n'.encode() + body)
+        deadline = time.monotonic() + 20
+        while 'superpoint_http_connections 1\n' not in server.get('/metrics').text:
+            assert time.monotonic() < deadline, 'the connection is still held'
+            time.sleep(0.1)
+
+
+def test_a_deadline_is_kept_and_the_rest_is_not_computed(serve):
+    server = serve('--deadline', '0.05', '--threads', '1')
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: plane(server), range(8)))
+    late = [reply for reply in replies if reply.status_code == 504]
+    assert late and all('0.05 seconds' in reply.json()['detail'] for reply in late)
+    assert {reply.status_code for reply in replies} <= {200, 504}
+    time.sleep(1)
+    assert 'superpoint_queue_depth 0\n' in server.get('/metrics').text
+
+
+def test_nothing_is_computed_for_clients_that_are_gone(serve):
+    server = serve('--threads', '1')
+    body = noise()
+    request = f'POST /predict_plane?height=480&width=640 HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n'.encode() + body
+    connections = [socket.create_connection(server.address) for _ in range(10)]
+    for connection in connections:
+        connection.sendall(request)
+    while 'superpoint_queue_depth 10\n' not in server.get('/metrics').text:
+        time.sleep(0.001)
+    for connection in connections:
+        connection.close()
+    while 'superpoint_queue_depth 0\n' not in server.get('/metrics').text:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    text = server.get('/metrics').text
+    abandoned = int(text.split('superpoint_http_requests_abandoned_total ')[1].split()[0])
+    # One of them was being computed when they left; it may even have been answered.
+    assert 9 <= abandoned <= 10, abandoned
+
+
+def test_too_many_requests_are_refused_at_once_and_in_order(serve):
+    server = serve('--queue', '2', '--threads', '1')
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        replies = list(pool.map(lambda _: plane(server), range(16)))
+    statuses = [reply.status_code for reply in replies]
+    assert set(statuses) == {200, 503} and statuses.count(200) >= 2, statuses
+    for reply in replies:
+        if reply.status_code == 503:
+            assert reply.headers['retry-after'] == '1' and 'queue' in reply.json()['detail']
+    assert plane(server).status_code == 200
+
+
+def test_match_and_detect_agree_with_the_server(serve, photo, tmp_path):
+    left, right = tmp_path / 'left.png', tmp_path / 'right.png'
+    Image.fromarray(photo[:, :800]).save(left)
+    Image.fromarray(photo[:, 40:840]).save(right)
+    overlay = tmp_path / 'both.png'
+    done = subprocess.run([program('superpoint'), 'match', left, right, '--json', '--overlay', overlay, '--weights', 'bundled'],
+                          capture_output=True, timeout=60, check=True)
+    report = json.loads(done.stdout)
+    points = np.array([match['points'] for match in report['matches']])
+    shifts = points[:, 0] - points[:, 1]
+    right_ones = np.abs(shifts - [40, 0]).max(1) < 3
+    assert len(points) == report['num_matches'] > 50 and right_ones.mean() > 0.5, right_ones.mean()
+    assert Image.open(overlay).size == (1600, 460)
+    file = io.BytesIO(left.read_bytes())
+    answer = serve('--weights', 'bundled').post('/predict_raw', data=file).json()
+    assert answer['num_keypoints'] == report['first']['num_keypoints']
+    assert report['matches'][0]['points'][0] in answer['keypoints']
