@@ -4,6 +4,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tt_backend::{Error, Model};
 
+use super::body::Bodies;
 use super::metrics::Metrics;
 use super::problem::Problem;
 use super::{HttpOptions, Limits};
@@ -14,6 +15,7 @@ use crate::engine::{Engine, Queue};
 pub(super) struct App {
     pub(super) options: HttpOptions,
     pub(super) metrics: Metrics,
+    pub(super) bodies: Bodies,
     detection: OnceLock<Detection>,
     /// What the device said when the last detection failed.
     failure: Mutex<Option<String>>,
@@ -48,7 +50,13 @@ impl Readiness {
 
 impl App {
     pub(super) fn new(options: HttpOptions) -> Self {
-        Self { options, metrics: Metrics::default(), detection: OnceLock::new(), failure: Mutex::default() }
+        Self {
+            options,
+            metrics: Metrics::default(),
+            bodies: Bodies::default(),
+            detection: OnceLock::new(),
+            failure: Mutex::default(),
+        }
     }
 
     pub(super) fn limits(&self) -> &Limits {

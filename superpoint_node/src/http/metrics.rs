@@ -167,7 +167,7 @@ impl Metrics {
     }
 
     /// Everything, as OpenMetrics text.
-    pub(super) fn text(&self, app: &App) -> String {
+    pub(super) fn openmetrics(&self, app: &App) -> String {
         if let Some(detection) = app.detection_if_ready() {
             let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
             self.queue_depth.set(count(detection.queue.taken()));
@@ -185,5 +185,43 @@ impl Metrics {
         // Writing to a string does not fail.
         let _ = text::encode(&mut text, &self.registry);
         text
+    }
+
+    /// Everything, as Prometheus' own text format 0.0.4.
+    pub(super) fn prometheus(&self, app: &App) -> String {
+        classic(&self.openmetrics(app))
+    }
+}
+
+/// OpenMetrics text as Prometheus' older format: counters are described by their samples' names, and there are neither
+/// units nor an end mark. <https://prometheus.io/docs/instrumenting/exposition_formats/>
+fn classic(openmetrics: &str) -> String {
+    let counter = |name: &str| openmetrics.contains(&format!("# TYPE {name} counter\n"));
+    let mut classic = String::with_capacity(openmetrics.len());
+    for line in openmetrics.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("UNIT" | "EOF"), _, _) => continue,
+            (Some("#"), Some(what), Some(name), Some(rest)) if counter(name) => {
+                classic.push_str(&format!("# {what} {name}_total {rest}"));
+            }
+            _ => classic.push_str(line),
+        }
+        classic.push('\n');
+    }
+    classic
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_format_names_counters_as_their_samples() {
+        let text = "# HELP a Some.\n# TYPE a counter\na_total{x=\"# EOF\"} 3\n# HELP b Time.\n# TYPE b histogram\n\
+                    # UNIT b seconds\nb_sum 1\n# EOF\n";
+        let expected = "# HELP a_total Some.\n# TYPE a_total counter\na_total{x=\"# EOF\"} 3\n# HELP b Time.\n\
+                        # TYPE b histogram\nb_sum 1\n";
+        assert_eq!(classic(text), expected);
     }
 }

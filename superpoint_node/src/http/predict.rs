@@ -74,9 +74,9 @@ fn check_plane(given: usize, size: Size) -> Result<(), Problem> {
 }
 
 /// Answers a request, or gives it up when its time is up.
-pub(super) async fn answer(app: Arc<App>, input: Input) -> Response {
+pub(super) async fn answer(app: &Arc<App>, input: Input) -> Response {
     let deadline = app.limits().deadline;
-    match tokio::time::timeout(deadline, detect(&app, input)).await {
+    match tokio::time::timeout(deadline, detect(app, input)).await {
         Ok(result) => result.unwrap_or_else(Problem::into_response),
         Err(_) => {
             let seconds = deadline.as_secs_f64();

@@ -170,8 +170,13 @@ async fn receive(
     body: Body,
     input: impl FnOnce(Vec<u8>) -> Result<Input, Problem>,
 ) -> Response {
-    match body::read(&headers, body, app.limits()).await.and_then(input) {
-        Ok(input) => predict::answer(app, input).await,
+    let received = match body::read(&headers, body, app.limits(), &app.bodies).await {
+        Ok(received) => received,
+        Err(problem) => return problem.into_response(),
+    };
+    let (bytes, _share) = received.into_parts();
+    match input(bytes) {
+        Ok(input) => predict::answer(&app, input).await,
         Err(problem) => problem.into_response(),
     }
 }
@@ -327,9 +332,16 @@ async fn models() -> Response {
 
 /// Counters and latencies for Prometheus
 #[utoipa::path(get, path = "/metrics", responses(
-    (status = 200, body = String, content_type = "application/openmetrics-text", description = "OpenMetrics text"),
+    (status = 200, description = "Prometheus text, or OpenMetrics where `Accept` names it", content(
+        (String = "text/plain"), (String = "application/openmetrics-text"),
+    )),
 ))]
-async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], app.metrics.text(&app)).into_response()
+async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (kind, text) = if accepted.contains("application/openmetrics-text") {
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", app.metrics.openmetrics(&app))
+    } else {
+        ("text/plain; version=0.0.4; charset=utf-8", app.metrics.prometheus(&app))
+    };
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

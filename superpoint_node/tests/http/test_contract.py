@@ -333,8 +333,12 @@ def test_metrics(server, photo):
     assert value('superpoint_device_state{state="ok"}') == 1 and value('superpoint_device_state{state="failed"}') == 0
     assert value('superpoint_queue_limit') > 0
     server.get('/some/strange/path')
-    text = server.get('/metrics').text
-    assert 'strange' not in text and text.endswith('# EOF\n')
+    reply = server.get('/metrics')
+    text = reply.text
+    assert reply.headers['content-type'].startswith('text/plain; version=0.0.4') and '# EOF' not in text
+    assert 'strange' not in text and '# TYPE superpoint_http_requests_total counter\n' in text
+    reply = server.get('/metrics', headers={'Accept': 'application/openmetrics-text;version=1.0.0,text/plain;q=0.5'})
+    assert reply.headers['content-type'].startswith('application/openmetrics-text') and reply.text.endswith('# EOF\n')
     for name in ['queue_depth', 'frames_replaced_total', 'http_requests_abandoned_total', 'http_connections']:
         assert re.search(rf'^superpoint_{name} ', text, re.M), name
     for name in ['decode', 'queue', 'resize', 'network', 'keypoints', 'encode', 'total']:
