@@ -36,29 +36,7 @@ if [ -z "$ros" ]; then
     packages+=(python3-venv libpython3-dev patchelf)
 fi
 if command -v dpkg-query >/dev/null; then
-    missing=()
-    for package in "${packages[@]}"; do
-        status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
-        [ "$status" = "install ok installed" ] || missing+=("$package")
-    done
-    if [ ${#missing[@]} -gt 0 ]; then
-        say "Installing Debian packages: ${missing[*]}"
-        if [ "$(id -u)" -eq 0 ]; then
-            as_root=(env DEBIAN_FRONTEND=noninteractive)
-        elif sudo -n true 2>/dev/null; then
-            as_root=(sudo -n env DEBIAN_FRONTEND=noninteractive)
-        else
-            fail "these packages need root to install; run: sudo apt-get install ${missing[*]}"
-        fi
-        log=$(mktemp)
-        if ! { "${as_root[@]}" apt-get update -q &&
-            "${as_root[@]}" apt-get install -q -y --no-install-recommends "${missing[@]}"; } \
-            >"$log" 2>&1 </dev/null; then
-            tail -n 15 "$log" >&2
-            fail "apt-get could not install ${missing[*]} (is the network there? its last lines are above)."
-        fi
-        rm -f "$log"
-    fi
+    "$root/scripts/apt_install.bash" "${packages[@]}" || exit 1
 else
     for tool in c++ cmake clang; do
         command -v "$tool" >/dev/null || fail "$tool is missing; install it with this system's package manager."

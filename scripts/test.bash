@@ -34,13 +34,12 @@ say "Clippy, rustdoc and tests of the ROS part"
     with_messages test --lib ros::
 )
 
-# The playground is tested in a real browser; without the means to install one that test is skipped, and says so.
-if ! command -v chromedriver >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" -eq 0 ]; then
-    say "Installing Debian packages: chromium chromium-driver"
-    apt-get install -q -y --no-install-recommends chromium chromium-driver >log/chromium.txt 2>&1 </dev/null ||
-        say "could not be installed (log/chromium.txt); the browser test is skipped"
+# The page is tested in a real browser. Where none can be had (Ubuntu has it as a snap only), that test is skipped and
+# says so.
+if ! command -v chromedriver >/dev/null && command -v dpkg-query >/dev/null; then
+    scripts/apt_install.bash chromium chromium-driver || say "Without a browser: the test of the page is skipped"
 fi
 
 say "End-to-end tests over ROS and HTTP"
 . scripts/env.bash
-python3 -m pytest -q -p no:cacheprovider -W ignore::DeprecationWarning superpoint_node/tests
+python3 -m pytest -q -rs -p no:cacheprovider -W ignore::DeprecationWarning superpoint_node/tests
