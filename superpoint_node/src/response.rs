@@ -124,7 +124,18 @@ pub struct Descriptors {
     /// `[N, 256]`.
     pub shape: [usize; 2],
     /// The file, base64.
-    pub data: String,
+    #[schema(value_type = String)]
+    pub data: Base64,
+}
+
+/// Bytes that become base64 in JSON.
+#[derive(Clone, Debug)]
+pub struct Base64(Vec<u8>);
+
+impl Serialize for Base64 {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&base64_simd::STANDARD.encode_to_string(&self.0))
+    }
 }
 
 impl Response {
@@ -158,17 +169,27 @@ impl Response {
 }
 
 impl Response {
-    /// The answer as JSON, in one buffer that is large enough from the start.
+    /// The answer as JSON.
+    ///
+    /// Nearly all of it is the descriptors' text. They come last, so that it is written straight to its place: this
+    /// takes half the time of making it a string, looking for characters to escape, and copying it.
     ///
     /// # Errors
     ///
     /// None: every field becomes JSON.
-    pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
+    pub fn to_json(mut self) -> serde_json::Result<Vec<u8>> {
         const HEAD: usize = 512;
         const KEYPOINT: usize = 64;
-        let descriptors = self.descriptors.as_ref().map_or(0, |descriptors| descriptors.data.len());
-        let mut json = Vec::with_capacity(HEAD + KEYPOINT * self.num_keypoints + descriptors);
-        serde_json::to_writer(&mut json, self)?;
+        const END: &[u8] = b"\"}}";
+        let npz = self.descriptors.as_mut().map(|descriptors| std::mem::take(&mut descriptors.data.0));
+        let text = npz.as_ref().map_or(0, |npz| base64_simd::STANDARD.encoded_length(npz.len()));
+        let mut json = Vec::with_capacity(HEAD + KEYPOINT * self.num_keypoints + text);
+        serde_json::to_writer(&mut json, &self)?;
+        if let Some(npz) = npz {
+            json.truncate(json.len() - END.len());
+            base64_simd::STANDARD.encode_append(npz, &mut json);
+            json.extend_from_slice(END);
+        }
         Ok(json)
     }
 }
@@ -184,7 +205,7 @@ impl Descriptors {
             key: "descriptors",
             dtype: "float16",
             shape: [rows, columns],
-            data: base64_simd::STANDARD.encode_to_string(npz.finish()?),
+            data: Base64(npz.finish()?),
         }))
     }
 }
@@ -202,8 +223,26 @@ fn decimal(value: f32) -> f64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_quick_way_to_json_gives_the_same() {
+        let empty = Response::new(&Detections::default(), &Params::default(), Duration::ZERO).unwrap();
+        let response = Response { num_keypoints: 2, keypoints: vec![[1.0, 2.5]; 2], scores: vec![0.5, 0.25], ..empty };
+        let descriptors = Descriptors {
+            format: "npz",
+            key: "descriptors",
+            dtype: "float16",
+            shape: [2, 256],
+            data: Base64((0..=255).collect()),
+        };
+        for descriptors in [None, Some(descriptors)] {
+            let response = Response { descriptors, ..response.clone() };
+            assert_eq!(response.clone().to_json().unwrap(), serde_json::to_vec(&response).unwrap());
+        }
+    }
 
     #[test]
     fn thresholds_come_back_as_they_were_written() {

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use tt_backend::{Options, Params};
 
 use crate::channel::Channel;
+use crate::http::Listen;
 
 /// A parameter file has a few thousand bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -21,6 +22,8 @@ pub struct Settings {
     pub params: Params,
     /// Which channel of a colour image is read.
     pub channel: Channel,
+    /// Where an HTTP server listens.
+    pub listen: Listen,
 }
 
 /// The parameters of one node in a ROS parameter file. Those that do not concern a detector are passed over.
@@ -68,9 +71,10 @@ impl Settings {
 }
 
 impl RosParameters<'_> {
-    /// The value of a parameter, if it is there.
+    /// The value of a parameter, if it is there. `a.b` may also stand as `b` below `a`.
     fn get<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<T>> {
-        let value = self.0.get(name).cloned();
+        let nested = || name.split('.').try_fold(self.0, |value, part| value.get(part));
+        let value = self.0.get(name).or_else(nested).cloned();
         value.map(serde_yaml::from_value).transpose().with_context(|| format!("parameter {name}"))
     }
 
@@ -82,7 +86,7 @@ impl RosParameters<'_> {
     }
 
     fn apply(&self, settings: &mut Settings) -> anyhow::Result<()> {
-        let Settings { options, params, channel } = settings;
+        let Settings { options, params, channel, listen } = settings;
         if let Some(text) = self.get::<String>("backend")? {
             options.backend = text.parse()?;
         }
@@ -113,6 +117,12 @@ impl RosParameters<'_> {
         if let Some(text) = self.get::<String>("channel")? {
             *channel = text.parse().map_err(anyhow::Error::msg)?;
         }
+        if let Some(host) = self.get("http.host")? {
+            listen.host = host;
+        }
+        if let Some(port) = self.get("http.port")? {
+            listen.port = port;
+        }
         Ok(())
     }
 }
@@ -135,13 +145,15 @@ mod tests {
     #[test]
     fn values_reach_their_places() {
         let text = "superpoint:\n  ros__parameters: {max_keypoints: -1, nms_radius: 2, weights: a.safetensors, \
-                    channel: luma, postprocess: upstream, qos_depth: 3}\n";
+                    channel: luma, postprocess: upstream, qos_depth: 3, \
+                    http: {port: 8080}, http.host: 0.0.0.0}\n";
         let settings = Settings::from_yaml(text).unwrap();
         assert_eq!(settings.params.max_keypoints, None);
         assert_eq!(settings.params.nms_radius, 2);
         assert_eq!(settings.params.postprocess, tt_backend::Postprocess::Upstream);
         assert_eq!(settings.options.weights.as_deref(), Some(Path::new("a.safetensors")));
         assert_eq!(settings.channel, Channel::Luma);
+        assert_eq!((settings.listen.host.as_str(), settings.listen.port), ("0.0.0.0", 8080));
     }
 
     #[test]
@@ -153,6 +165,7 @@ mod tests {
             ("/**:\n  ros__parameters: {nms_radius: four}\n", "nms_radius"),
             ("/**:\n  ros__parameters: {max_keypoints: -2}\n", "max_keypoints is -2"),
             ("/**:\n  ros__parameters: {backend: gpu}\n", "backend is `gpu`"),
+            ("/**:\n  ros__parameters: {http: {port: 70000}}\n", "http.port"),
             ("- a\n- b\n", "sequence"),
         ] {
             let error = format!("{:#}", Settings::from_yaml(text).unwrap_err());

@@ -23,12 +23,12 @@ use crate::log;
     curl --data-binary @photo.jpg 'http://127.0.0.1:20000/predict_raw?max_keypoints=100'\n\n\
     RUST_LOG sets what is logged, for example RUST_LOG=warn; a line a request if it is not set.")]
 pub(super) struct ServeArgs {
-    /// Interface to listen on; 0.0.0.0 lets everyone in
-    #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
-    host: String,
-    /// Port to listen on; 0 takes any
-    #[arg(long, default_value_t = 20_000, help_heading = "Server")]
-    port: u16,
+    /// Interface to listen on; 0.0.0.0 lets everyone in [default: 127.0.0.1]
+    #[arg(long, help_heading = "Server")]
+    host: Option<String>,
+    /// Port to listen on; 0 takes any [default: 20000]
+    #[arg(long, help_heading = "Server")]
+    port: Option<u16>,
     /// Take the next free port if this one is taken
     #[arg(long, help_heading = "Server")]
     port_search: bool,
@@ -86,7 +86,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
     listen_for_signals(sender.clone())?;
 
     let server = Server::start(HttpOptions {
-        listen: Listen { host: args.host.clone(), port: args.port, port_search: args.port_search },
+        listen: Listen {
+            host: args.host.clone().unwrap_or(settings.listen.host),
+            port: args.port.unwrap_or(settings.listen.port),
+            port_search: args.port_search,
+        },
         params: settings.params,
         channel: settings.channel,
         limits: Limits {

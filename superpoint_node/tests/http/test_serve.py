@@ -56,7 +56,10 @@ def test_weights_that_are_not_there_end_it():
 
 def test_options_and_configuration_are_the_defaults_of_requests(serve, tmp_path):
     config = tmp_path / 'c.yaml'
-    config.write_text('/**:\n  ros__parameters: {max_keypoints: 5, nms_radius: 7}\n')
+    port = serve().address[1]
+    config.write_text(f'/**:\n  ros__parameters: {{max_keypoints: 5, nms_radius: 7, http: {{port: {port}}}}}\n')
+    done = subprocess.run([program('superpoint'), 'serve', '--config', config], capture_output=True, timeout=20, text=True)
+    assert done.returncode == 1 and f'port {port}' in done.stderr, 'the port of the configuration is taken'
     server = serve('--config', str(config), '--nms-radius', '3')
     params = plane(server).json()['params']
     assert (params['max_keypoints'], params['nms_radius']) == (5, 3)
