@@ -17,6 +17,9 @@ pub(super) enum BenchCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    superpoint bench cpu\n  \
+    superpoint bench cpu --json --threads 2 --size 240x320 | jq .network_ms.median")]
 pub(super) struct CpuArgs {
     /// Print one JSON object
     #[arg(long)]

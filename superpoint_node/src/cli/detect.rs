@@ -56,7 +56,7 @@ pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
     let mut settings = args.detector.settings()?;
     args.params.apply(&mut settings)?;
     let targets = args.images.iter().map(|path| Targets::of(args, path)).collect::<Vec<_>>();
-    refuse_lost_files(&args.images, &targets)?;
+    refuse_lost_files(&args.images, targets.iter().flat_map(Targets::iter))?;
     let mut detector = open(&settings)?;
     if args.images.len() > 1 {
         for folder in [&args.npz, &args.overlay].into_iter().flatten() {
@@ -160,12 +160,15 @@ impl Targets {
 }
 
 /// Refuses arguments with which one file would be written over another, or over a picture that is read.
-fn refuse_lost_files(pictures: &[PathBuf], targets: &[Targets]) -> Result<(), WrongUsage> {
+pub(super) fn refuse_lost_files<'a>(
+    pictures: &[PathBuf],
+    targets: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<(), WrongUsage> {
     // A file that does not exist yet has no canonical path; its own will do.
     let resolve = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let pictures: HashSet<PathBuf> = pictures.iter().map(resolve).collect();
     let mut written = HashSet::new();
-    for target in targets.iter().flat_map(Targets::iter) {
+    for target in targets {
         let resolved = resolve(target);
         if pictures.contains(&resolved) {
             return Err(WrongUsage(format!("{} would be written over a picture that is read", target.display())));
@@ -219,7 +222,7 @@ mod tests {
     fn check(line: &str) -> Result<Vec<PathBuf>, String> {
         let args = Program::parse_from(std::iter::once("detect").chain(line.split(' '))).args;
         let targets: Vec<_> = args.images.iter().map(|path| Targets::of(&args, path)).collect();
-        refuse_lost_files(&args.images, &targets).map_err(|error| error.to_string())?;
+        refuse_lost_files(&args.images, targets.iter().flat_map(Targets::iter)).map_err(|error| error.to_string())?;
         Ok(targets.iter().flat_map(Targets::iter).cloned().collect())
     }
 

@@ -8,7 +8,7 @@ use image::RgbImage;
 use serde::Serialize;
 use tt_backend::{Detections, Detector};
 
-use super::detect::read;
+use super::detect::{read, refuse_lost_files};
 use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print};
 use crate::decode::{self, Samples};
 use crate::matching::{Match, mutual_nearest};
@@ -97,6 +97,7 @@ pub(super) fn run(args: &MatchArgs) -> anyhow::Result<Outcome> {
     if args.first == stdin && args.second == stdin {
         return Err(WrongUsage("only one of the pictures can come from standard input".to_owned()).into());
     }
+    refuse_lost_files(&[args.first.clone(), args.second.clone()], &args.overlay)?;
     let mut settings = args.detector.settings()?;
     args.params.apply(&mut settings)?;
     if args.params.no_descriptors {

@@ -24,8 +24,11 @@ use crate::settings::Settings;
 
 /// SuperPoint keypoints and descriptors, on a Tenstorrent p150 or on the CPU.
 #[derive(Debug, Parser)]
-#[command(name = "superpoint", version, about, long_about = None, after_help = "Exit status: 0 done, 1 failed, \
-    2 wrong usage, 3 done but some inputs could not be read.")]
+#[command(name = "superpoint", version, about, long_about = None, after_help = "Examples:\n  \
+    superpoint detect photo.jpg --overlay keypoints.png\n  \
+    superpoint match left.jpg right.jpg --overlay matches.png\n  \
+    superpoint serve\n\n\
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but some inputs could not be read.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -42,11 +45,17 @@ enum Command {
     /// Show which weights are used, look into them, or fetch Magic Leap's
     Weights(weights::WeightsArgs),
     /// Say which backend and which weights would be used, as JSON
+    #[command(after_help = "Examples:\n  \
+        superpoint info\n  \
+        superpoint info --config config/superpoint.yaml | jq .weights")]
     Info(DetectorArgs),
     /// Measure the speed of a backend
     #[command(subcommand)]
     Bench(bench::BenchCommand),
     /// Print a completion script for a shell
+    #[command(after_help = "Examples:\n  \
+        superpoint completions bash > ~/.local/share/bash-completion/completions/superpoint\n  \
+        superpoint completions fish > ~/.config/fish/completions/superpoint.fish")]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
@@ -224,11 +233,46 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// An example that clap does not take helps nobody.
+    #[test]
+    fn every_command_has_examples_that_parse() {
+        fn examples(command: &clap::Command) -> Vec<String> {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let own = help.lines().take_while(|line| !line.is_empty()).filter(|line| line.contains("superpoint "));
+            let mut lines: Vec<_> = own.map(str::to_owned).collect();
+            // Those of a group may stand with the group.
+            if lines.is_empty() || command.get_name() == "superpoint" {
+                lines.extend(command.get_subcommands().flat_map(examples));
+            }
+            assert!(!lines.is_empty(), "{} has none", command.get_name());
+            lines
+        }
+        for line in examples(&Cli::command()) {
+            // Of a pipeline, the part that is this program.
+            let own = line.split(['|', '>']).find(|part| part.trim_start().starts_with("superpoint ")).unwrap_or(&line);
+            let parsed = Cli::try_parse_from(own.split_whitespace());
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+        }
+    }
+
+    #[test]
+    fn completions_name_the_commands() {
+        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "superpoint", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for word in ["detect", "match", "serve", "weights", "completions"] {
+                assert!(script.contains(word), "{shell}: {word}");
+            }
+        }
     }
 }

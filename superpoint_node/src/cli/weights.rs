@@ -15,6 +15,10 @@ use hub::{Hub, HubError};
 
 /// What was asked of `superpoint weights`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    superpoint weights path\n  \
+    superpoint weights inspect my.safetensors\n  \
+    superpoint weights fetch --accept-licence")]
 pub struct WeightsArgs {
     #[command(subcommand)]
     command: Command,

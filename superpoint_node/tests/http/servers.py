@@ -102,7 +102,8 @@ def server(request, tmp_path_factory):
     running = Server(command, log)
     yield running
     status, seconds = running.end()
-    assert status == 0 and seconds < 12, running.log()
+    # The node ends within a second, also on a busy machine almost.
+    assert status == 0 and seconds < (1.5 if request.param == 'node' else 12), (seconds, running.log())
     assert 'panicked' not in running.log(), running.log()
 
 
