@@ -10,6 +10,7 @@
 //! | [`http`] | the server |
 //! | `log` | what both programs log |
 //! | [`cli`] | the program `superpoint` |
+//! | [`message`] | ROS messages as bytes |
 //! | `ros` | the program `superpoint_node`; feature `ros` |
 
 pub mod channel;
@@ -20,6 +21,7 @@ pub mod http;
 pub mod jpeg;
 mod log;
 pub mod matching;
+pub mod message;
 pub mod npz;
 pub mod overlay;
 pub mod response;

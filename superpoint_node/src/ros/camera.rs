@@ -18,6 +18,7 @@ use super::parameter_services::next;
 use super::parameters::{Fixed, Live, NodeParameters, Quality, Transport};
 use super::tally::{Counts, Pass, Tally};
 use crate::engine::{Engine, NewestSlot};
+use crate::message::keypoints;
 
 pub(super) struct Camera {
     /// Its namespace in `cameras`; empty for the only camera.
@@ -59,15 +60,15 @@ impl Camera {
             .map_err(|error| format!("cannot subscribe to {subject}: {error}"))?;
         let topic = names.resolve(&subject);
 
-        let keypoints = below("keypoints");
+        let points = below("keypoints");
         let overlay = format!(
             "~/{}overlay",
             if name.is_empty() { String::new() } else { format!("{}/", name.trim_matches('/')) }
         );
         let publishers = Publishers {
             keypoints: node
-                .create_publisher(&keypoints, fixed.output.profile())
-                .map_err(|error| format!("cannot publish {keypoints}: {error}"))?,
+                .create_publisher_untyped(&points, keypoints::MESSAGE_TYPE, fixed.output.profile())
+                .map_err(|error| format!("cannot publish {points}: {error}"))?,
             overlay: node
                 .create_publisher(&overlay, QosProfile::default().keep_last(1))
                 .map_err(|error| format!("cannot publish {overlay}: {error}"))?,
@@ -78,7 +79,7 @@ impl Camera {
             "reading {topic} ({}, {}), publishing {} ({})",
             fixed.transport.message_type(),
             fixed.input.reliability(),
-            names.resolve(&keypoints),
+            names.resolve(&points),
             fixed.output.reliability()
         );
         Ok(Self {

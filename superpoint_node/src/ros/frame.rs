@@ -6,19 +6,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use image::RgbImage;
-use r2r::Publisher;
+use r2r::builtin_interfaces::msg::Time;
 use r2r::sensor_msgs::msg::Image;
-use r2r::superpoint_p150::msg::Keypoints;
+use r2r::std_msgs::msg::Header;
+use r2r::{Publisher, PublisherUntyped};
 use tt_backend::{Detections, Detector, Plane};
 
-use super::cdr::Malformed;
-use super::encoding::{Pixels, Unusable};
-use super::image::{CompressedView, HeaderView, ImageView};
-use super::keypoints_message::{header_of, keypoints_message};
 use super::latency::{Latency, Times};
 use super::parameters::{Live, NodeParameters, Transport};
 use super::tally::{Rejection, Tally};
 use crate::decode::{self, Samples};
+use crate::message::cdr::Malformed;
+use crate::message::encoding::{Pixels, Unusable};
+use crate::message::image::{CompressedView, HeaderView, ImageView};
+use crate::message::keypoints;
 use crate::overlay;
 
 /// Everything that a camera's frames need on the detector's thread.
@@ -42,7 +43,8 @@ pub(super) struct Pipeline {
 pub(super) struct Output(Mutex<Option<Publishers>>);
 
 pub(super) struct Publishers {
-    pub(super) keypoints: Publisher<Keypoints>,
+    /// Untyped, because its messages come serialized: the typed way copies the descriptors twice more.
+    pub(super) keypoints: PublisherUntyped,
     pub(super) overlay: Publisher<Image>,
 }
 
@@ -156,8 +158,8 @@ impl Pipeline {
             let network = found.network;
             found.retain(|point| mask.keeps(point, network));
         }
-        let message = keypoints_message(&frame.header, &found, live.descriptor_type);
-        match self.output.with(|publishers| publishers.keypoints.publish(&message)) {
+        let message = keypoints::serialize(&frame.header, &found, live.descriptor_type);
+        match self.output.with(|publishers| publishers.keypoints.publish_raw(&message)) {
             None => return Ok(()), // the node is ending
             Some(Err(error)) => return Err((Rejection::Publishing, error.to_string())),
             Some(Ok(())) => {}
@@ -198,8 +200,9 @@ struct Frame<'a> {
 }
 
 fn overlay_message(header: &HeaderView<'_>, picture: RgbImage) -> Image {
+    let stamp = Time { sec: header.stamp.sec, nanosec: header.stamp.nanosec };
     Image {
-        header: header_of(header),
+        header: Header { stamp, frame_id: header.frame_id.to_owned() },
         height: picture.height(),
         width: picture.width(),
         encoding: "rgb8".to_owned(),
@@ -232,5 +235,49 @@ fn unusable(error: Unusable) -> Rejected {
     match error {
         Unusable::Encoding(encoding) => (Rejection::Encoding(encoding), reason),
         Unusable::Layout(_) => (Rejection::Layout, reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use r2r::WrappedTypesupport as _;
+    use r2r::superpoint_p150::msg::Keypoints;
+    use tt_backend::Size;
+
+    use super::*;
+    use crate::message::image::Stamp;
+    use crate::message::keypoints::DescriptorType;
+
+    /// What `message::keypoints` writes is what the middleware makes of the typed message.
+    #[test]
+    fn ros_reads_what_is_serialized() {
+        for (format, constant) in
+            [(DescriptorType::Float32, Keypoints::FLOAT32 as u8), (DescriptorType::Float16, Keypoints::FLOAT16 as u8)]
+        {
+            for (frame_id, count) in [("", 0), ("c", 1), ("camera_left", 3)] {
+                let header = HeaderView { stamp: Stamp { sec: -7, nanosec: 8 }, frame_id };
+                let size = Size::new(480, 640);
+                let mut found = Detections::default();
+                (found.network, found.original) = (size, size);
+                found.points = (0..count).map(|index| [10 + index, 20 + index]).collect();
+                found.scores = (0..count).map(|index| 1.0 / f32::from(index + 1)).collect();
+                let typed = Keypoints {
+                    header: Header { stamp: Time { sec: -7, nanosec: 8 }, frame_id: frame_id.to_owned() },
+                    image_width: 640,
+                    image_height: 480,
+                    points: found.points.as_flattened().iter().map(|&value| f32::from(value)).collect(),
+                    scores: found.scores.clone(),
+                    descriptor_type: constant,
+                    descriptor_dim: 0,
+                    descriptors: Vec::new(),
+                };
+                let ours = keypoints::serialize(&header, &found, format);
+                // Byte by byte they differ: ROS leaves in the padding what lay there.
+                assert_eq!(ours.len(), typed.to_serialized_bytes().unwrap().len());
+                assert_eq!(Keypoints::from_serialized_bytes(&ours).unwrap(), typed);
+            }
+        }
     }
 }

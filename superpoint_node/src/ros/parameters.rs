@@ -8,11 +8,11 @@ use std::sync::Arc;
 use r2r::{ParameterValue, QosProfile};
 use tt_backend::{BackendChoice, Options, Params, Postprocess, Size};
 
-use super::encoding::Range16;
-use super::keypoints_message::DescriptorType;
 use super::mask::Mask;
 use crate::channel::Channel;
 use crate::http::Listen;
+use crate::message::encoding::Range16;
+use crate::message::keypoints::DescriptorType;
 
 /// Every parameter of the node.
 #[derive(Clone, Debug, Default)]

@@ -305,7 +305,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::ros::image::{HeaderView, Stamp};
+    use crate::message::image::{HeaderView, Stamp};
 
     fn image<'a>(encoding: &'a str, height: u32, width: u32, step: u32, data: &'a [u8]) -> ImageView<'a> {
         let header = HeaderView { stamp: Stamp { sec: 0, nanosec: 0 }, frame_id: "cam" };
