@@ -1,6 +1,7 @@
 //! From the network's maps to keypoints: suppression, threshold, border, the best k, descriptor sampling.
 
-use crate::best_code::best_code;
+use multiversion::multiversion;
+
 use crate::maps::Maps;
 use crate::nms::Suppression;
 use crate::params::{Params, Postprocess};
@@ -36,25 +37,8 @@ impl Extractor {
     /// maps must then hold them.
     pub fn extract(&mut self, maps: &Maps, params: &Params, out: &mut Detections) {
         let size = maps.size;
-        let border = params.border_removal_distance;
-        // `transformers` measures the far borders from a frame eight times as large, so there they never apply.
-        let (bottom, right) = match params.postprocess {
-            Postprocess::Package => (size.height.saturating_sub(border), size.width.saturating_sub(border)),
-            Postprocess::Upstream => (size.height, size.width),
-        };
-
         self.candidates.clear();
-        let keep = |y: usize, bars: &[f32]| {
-            if (border..bottom).contains(&y) {
-                let first = y * size.width + border;
-                let scores = &maps.scores[y * size.width..][border..right.max(border)];
-                find(scores, &bars[border..], params.keypoint_threshold, first, &mut self.candidates);
-            }
-        };
-        best_code(|| match params.postprocess {
-            Postprocess::Package => self.suppression.single_pass(&maps.scores, size, params.nms_radius, keep),
-            Postprocess::Upstream => self.suppression.iterated(&maps.scores, size, params.nms_radius, keep),
-        });
+        find_candidates(&mut self.suppression, maps, params, &mut self.candidates);
 
         if let Some(count) = params.max_keypoints
             && count < self.candidates.len()
@@ -77,19 +61,36 @@ impl Extractor {
         out.descriptors.clear();
         out.has_descriptors = params.return_descriptors;
         if params.return_descriptors {
-            out.descriptors.reserve(out.points.len() * DESCRIPTOR_DIM);
-            best_code(|| {
-                for &point in &out.points {
-                    out.descriptors.extend_from_slice(&sample(&maps.descriptors, size.cells(), point));
-                }
-            });
+            sample_all(&maps.descriptors, size.cells(), &out.points, &mut out.descriptors);
         }
+    }
+}
+
+/// Adds the pixels that survive suppression, score above the threshold and lie inside the border.
+#[multiversion(targets("x86_64+avx2"))]
+fn find_candidates(suppression: &mut Suppression, maps: &Maps, params: &Params, candidates: &mut Vec<Candidate>) {
+    let (size, border) = (maps.size, params.border_removal_distance);
+    // `transformers` measures the far borders from a frame eight times as large, so there they never apply.
+    let (bottom, right) = match params.postprocess {
+        Postprocess::Package => (size.height.saturating_sub(border), size.width.saturating_sub(border)),
+        Postprocess::Upstream => (size.height, size.width),
+    };
+    let row = |y: usize, bars: &[f32]| {
+        if (border..bottom).contains(&y) && border < right {
+            let first = y * size.width + border;
+            let scores = &maps.scores[first..][..right - border];
+            find_in_row(scores, &bars[border..right], params.keypoint_threshold, first, candidates);
+        }
+    };
+    match params.postprocess {
+        Postprocess::Package => suppression.single_pass(&maps.scores, size, params.nms_radius, row),
+        Postprocess::Upstream => suppression.iterated(&maps.scores, size, params.nms_radius, row),
     }
 }
 
 /// Adds the pixels of a row whose score equals the bar and lies above the threshold; the first has index `first`.
 #[inline(always)]
-fn find(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candidates: &mut Vec<Candidate>) {
+fn find_in_row(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candidates: &mut Vec<Candidate>) {
     const STEP: usize = 32;
     let found = |score: f32, bar: f32| (score == bar) & (score > threshold);
     for (step, (scores, bars)) in scores.chunks(STEP).zip(bars.chunks(STEP)).enumerate() {
@@ -111,6 +112,15 @@ fn find(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candidates: 
 fn map_position(pixel: u16, cells: usize) -> f32 {
     let cells = cells as f32;
     (f32::from(pixel) - 3.5) / (8.0 * cells - 4.5) * (cells - 1.0)
+}
+
+/// Adds the descriptors of all points.
+#[multiversion(targets("x86_64+avx2"))]
+fn sample_all(map: &[f32], cells: Size, points: &[[u16; 2]], descriptors: &mut Vec<f32>) {
+    descriptors.reserve(points.len() * DESCRIPTOR_DIM);
+    for &point in points {
+        descriptors.extend_from_slice(&sample(map, cells, point));
+    }
 }
 
 /// Bilinear sample of the descriptor map at a pixel, zero outside the map, then divided by its L2 norm.
@@ -266,10 +276,12 @@ mod tests {
 
     #[test]
     fn a_border_wider_than_the_frame_leaves_nothing() {
-        let maps = Maps { scores: vec![0.25; 32 * 40], ..Maps::new(Size::new(32, 40)) };
-        for postprocess in [Postprocess::Package, Postprocess::Upstream] {
-            let params = Params { border_removal_distance: 240, postprocess, ..without_descriptors() };
-            assert!(extract(&maps, &params).is_empty());
+        for size in [Size::new(32, 40), Size::new(512, 40), Size::new(32, 512)] {
+            let maps = Maps { scores: vec![0.25; size.height * size.width], ..Maps::new(size) };
+            for postprocess in [Postprocess::Package, Postprocess::Upstream] {
+                let params = Params { border_removal_distance: 240, postprocess, ..without_descriptors() };
+                assert!(extract(&maps, &params).is_empty(), "{size}");
+            }
         }
     }
 

@@ -13,7 +13,6 @@
 //! This crate is blocking and knows nothing of ROS or HTTP. Same image, parameters and weights give the same
 //! bytes, on any number of threads.
 
-mod best_code;
 pub mod cpu;
 mod detections;
 mod detector;

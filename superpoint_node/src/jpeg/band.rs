@@ -4,8 +4,10 @@
 //! waiting for memory was most of the time. Here each block is decoded from all of its scans, and transformed, before
 //! the next; its coefficients never leave the first cache, and are kept nowhere.
 
+use multiversion::multiversion;
+
 use super::huffman::{Bits, Table};
-use super::samples::{self, Plane, compiled_for_the_machine};
+use super::samples::{self, Plane};
 use super::scan::Intervals;
 use super::{Component, Refusal, ZIGZAG};
 
@@ -79,14 +81,8 @@ pub(super) fn transform(
     Ok(plane)
 }
 
-compiled_for_the_machine! {
-    fn transform_blocks(
-        component: &Component, constants: &[i16], bands: &[Band], quantization: &[u16; 64], plane: &mut Plane,
-    ) -> Result<(), Refusal> = blocks
-}
-
-#[inline(always)]
-fn blocks(
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt+popcnt"))]
+fn transform_blocks(
     component: &Component,
     constants: &[i16],
     bands: &[Band],

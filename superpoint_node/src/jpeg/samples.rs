@@ -1,34 +1,8 @@
 //! Coefficients to samples, in libjpeg's arithmetic.
 
-use super::{Component, Refusal, idct};
+use multiversion::multiversion;
 
-/// Defines a function that runs `$body` compiled for the instructions that the machine has. The results do not depend
-/// on them. `$body` must be `#[inline(always)]`, and so must what matters in it: closures are compiled apart.
-macro_rules! compiled_for_the_machine {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $kind:ty),* $(,)?) $(-> $out:ty)? = $body:path) => {
-        $(#[$meta])*
-        $vis fn $name($($arg: $kind),*) $(-> $out)? {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-                fn with_avx2($($arg: $kind),*) $(-> $out)? {
-                    $body($($arg),*)
-                }
-                let there = std::arch::is_x86_feature_detected!("avx2")
-                    && std::arch::is_x86_feature_detected!("bmi1")
-                    && std::arch::is_x86_feature_detected!("bmi2")
-                    && std::arch::is_x86_feature_detected!("lzcnt")
-                    && std::arch::is_x86_feature_detected!("popcnt");
-                if there {
-                    // SAFETY: the machine has all that the function asks for.
-                    return unsafe { with_avx2($($arg),*) };
-                }
-            }
-            $body($($arg),*)
-        }
-    };
-}
-pub(super) use compiled_for_the_machine;
+use super::{Component, Refusal, idct};
 
 /// The samples of a component, with those that fill up its last blocks.
 pub(super) struct Plane {
@@ -116,12 +90,8 @@ pub(super) fn red(luma: &Plane, chroma: &Plane) -> Result<Vec<u8>, Refusal> {
     Ok(red)
 }
 
-compiled_for_the_machine! {
-    fn fill_red(luma: &Plane, chroma: &Plane, red: &mut [u8]) = red_rows
-}
-
-#[inline(always)]
-fn red_rows(luma: &Plane, chroma: &Plane, red: &mut [u8]) {
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt+popcnt"))]
+fn fill_red(luma: &Plane, chroma: &Plane, red: &mut [u8]) {
     let (width, height) = luma.samples;
     let (half_width, half_height) = (chroma.samples.0 != width, chroma.samples.1 != height);
     // Sums of two rows, 3:1, and a line at full width: one sample more than needed, for an odd width.

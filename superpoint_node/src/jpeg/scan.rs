@@ -1,8 +1,10 @@
 //! A scan: what its header says, its data, and the kinds of scan that are decoded as they come.
 
+use multiversion::multiversion;
+
 use super::band::Band;
 use super::huffman::{Bits, Table};
-use super::samples::{self, Plane, compiled_for_the_machine};
+use super::samples::{self, Plane};
 use super::{Component, Frame, Refusal, ZIGZAG};
 
 /// What a scan's header says.
@@ -220,13 +222,19 @@ impl Scan {
     }
 }
 
-compiled_for_the_machine! {
-    fn visit_baseline(scan: &Scan, frame: &Frame, intervals: &Intervals, blocks: &mut Baseline<'_>) -> Result<(), Refusal>
-        = Scan::visit
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt+popcnt"))]
+fn visit_baseline(scan: &Scan, frame: &Frame, intervals: &Intervals, blocks: &mut Baseline<'_>) -> Result<(), Refusal> {
+    scan.visit(frame, intervals, blocks)
 }
-compiled_for_the_machine! {
-    fn visit_constants(scan: &Scan, frame: &Frame, intervals: &Intervals, blocks: &mut Constants<'_>) -> Result<(), Refusal>
-        = Scan::visit
+
+#[multiversion(targets("x86_64+avx2+bmi1+bmi2+lzcnt+popcnt"))]
+fn visit_constants(
+    scan: &Scan,
+    frame: &Frame,
+    intervals: &Intervals,
+    blocks: &mut Constants<'_>,
+) -> Result<(), Refusal> {
+    scan.visit(frame, intervals, blocks)
 }
 
 /// One component of a scan.
