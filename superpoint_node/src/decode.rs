@@ -74,7 +74,7 @@ impl Samples {
                 Err(Refusal::Unsupported | Refusal::TooLarge { .. }) => {}
             }
         }
-        let image = decode(file)?;
+        let image = picture(file)?;
         let size = Size::new(image.height() as usize, image.width() as usize);
         let gray = !image.color().has_color();
         if channel == Channel::Luma && !gray {
@@ -136,7 +136,7 @@ impl std::fmt::Debug for Samples {
 ///
 /// As [`Samples::decode`].
 pub fn colors(file: &[u8]) -> Result<RgbImage, DecodeError> {
-    Ok(decode(file)?.into_rgb8())
+    Ok(picture(file)?.into_rgb8())
 }
 
 /// Width and height in a PNG's first chunk. Read here, because the decoder refuses wide ones with less to say.
@@ -154,7 +154,8 @@ fn is_jpeg_without_end(file: &[u8]) -> bool {
     file.starts_with(&[0xff, 0xd8]) && scan.is_some() && end < scan
 }
 
-fn decode(file: &[u8]) -> Result<DynamicImage, DecodeError> {
+/// The picture as it is stored, whatever its kind of pixels, within [`MAX_PIXELS`].
+pub(crate) fn picture(file: &[u8]) -> Result<DynamicImage, DecodeError> {
     if file.is_empty() {
         return Err(DecodeError::Empty);
     }

@@ -1,9 +1,9 @@
-//! After the first frame the network allocates nothing. Alone in its file: the counter sees the whole process.
+//! After the first frame a detection allocates nothing. Alone in its file: the counter sees the whole process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tt_backend::{Size, cpu::Network, maps::Maps, weights::Weights};
+use tt_backend::{BackendChoice, Detections, Detector, Options, Params, Plane, Postprocess, Size};
 
 struct Counting;
 
@@ -34,15 +34,25 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn no_allocation_after_the_first_frame() {
-    let weights = Weights::bundled().unwrap();
-    let size = Size::new(96, 128);
-    let frame = vec![0.25; size.height * size.width];
-    let mut network = Network::new(&weights, size, 3).unwrap();
-    let mut maps = Maps::new(size);
-    network.forward(&frame, true, &mut maps);
+    let network = Size::new(96, 128);
+    let options = Options { backend: BackendChoice::Cpu, weights: Some("bundled".into()), threads: 3, network };
+    let mut detector = Detector::open(&options).unwrap();
+    // Larger than the network's frame, so that it is resized, and with corners, so that there are keypoints.
+    let size = Size::new(150, 230);
+    let samples: Vec<u8> =
+        (0..150 * 230).map(|i| if (i / 230 / 16 + i % 230 / 16) % 2 == 0 { 40 } else { 200 }).collect();
+    let plane = Plane::contiguous(&samples, size).unwrap();
+    let mut found = Detections::default();
+    let cases =
+        [Postprocess::Package, Postprocess::Upstream].map(|postprocess| Params { postprocess, ..Params::default() });
+    for params in &cases {
+        detector.detect_into(&plane, params, &mut found).unwrap();
+        assert!(!found.is_empty());
+    }
     let before = ALLOCATIONS.load(Ordering::Relaxed);
-    for descriptors in [true, false, true] {
-        network.forward(&frame, descriptors, &mut maps);
+    for params in &cases {
+        detector.detect_into(&plane, params, &mut found).unwrap();
+        detector.detect_into(&plane, &Params { return_descriptors: false, ..params.clone() }, &mut found).unwrap();
     }
     assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
 }

@@ -60,6 +60,15 @@ impl Range16 {
     }
 }
 
+/// A text from outside, short enough to be logged and kept.
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 40; // the longest name in `image_encodings.hpp` has 12
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()),
+        None => text.to_owned(),
+    }
+}
+
 /// How the encodings store a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
@@ -145,7 +154,7 @@ impl<'a> Pixels<'a> {
     ///
     /// If the encoding is not supported, or the image's sizes contradict each other.
     pub fn of(image: &ImageView<'a>) -> Result<Self, Unusable> {
-        let layout = Layout::of(image.encoding).ok_or_else(|| Unusable::Encoding(image.encoding.into()))?;
+        let layout = Layout::of(image.encoding).ok_or_else(|| Unusable::Encoding(shortened(image.encoding)))?;
         let size = Size::new(image.height as usize, image.width as usize);
         if size.height == 0 || size.width == 0 {
             return Err(Unusable::Layout(format!("an image needs at least one pixel, this one is {size}")));
@@ -454,5 +463,7 @@ mod tests {
             assert_eq!(error, Unusable::Encoding(encoding.into()));
             assert!(!error.to_string().contains('\u{1b}'), "control characters stay out of the log");
         }
+        let long = read(&image(&"ü".repeat(100_000), 1, 1, 1, &[0]), Channel::First).unwrap_err();
+        assert_eq!(long, Unusable::Encoding(format!("{}... (200000 bytes)", "ü".repeat(40))));
     }
 }

@@ -1,9 +1,11 @@
 //! Where on the image keypoints are wanted: a robot's own body, or the black rim of a fisheye, is masked out.
 
+use std::fs;
 use std::path::Path;
 
-use image::ImageReader;
 use tt_backend::Size;
+
+use crate::decode;
 
 /// A picture of any size that covers the whole image; its zero pixels drop keypoints.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,8 +22,12 @@ impl Mask {
     /// A sentence that names the file.
     pub(super) fn load(path: &Path) -> Result<Self, String> {
         let failed = |error: &dyn std::fmt::Display| format!("mask {}: {error}", path.display());
-        let reader = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
-        let picture = reader.map_err(|error| failed(&error))?.decode().map_err(|error| failed(&error))?;
+        // A pipe or a device would be read for ever.
+        if !fs::metadata(path).map_err(|error| failed(&error))?.is_file() {
+            return Err(failed(&"it is not a file"));
+        }
+        let file = fs::read(path).map_err(|error| failed(&error))?;
+        let picture = decode::picture(&file).map_err(|error| failed(&error))?;
         let size = Size::new(picture.height() as usize, picture.width() as usize);
         if size.height == 0 || size.width == 0 {
             return Err(failed(&"it has no pixels"));
@@ -76,7 +82,9 @@ mod tests {
         assert!(error.contains("/nonexistent/mask.png"), "{error}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mask.png");
-        std::fs::write(&path, "no picture").unwrap();
+        fs::write(&path, "no picture").unwrap();
         assert!(Mask::load(&path).unwrap_err().contains("mask.png"));
+        assert!(Mask::load(folder.path()).unwrap_err().contains("not a file"));
+        assert!(Mask::load(Path::new("/dev/zero")).unwrap_err().contains("not a file"));
     }
 }

@@ -9,8 +9,9 @@
 //! | `parameters`, `parameter_services` | names, ranges, what may change at run time; how ROS gets at them |
 //! | `tally`, `latency`, `diagnostics` | what became of the frames, how long it took, who is told |
 //! | `model_info` | which backend, which weights |
-//! | `names`, `shutdown` | remapped topics; signals |
+//! | `arguments`, `names`, `shutdown` | the command line; remapped topics; signals |
 
+mod arguments;
 mod camera;
 mod diagnostics;
 mod frame;

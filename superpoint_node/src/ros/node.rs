@@ -1,5 +1,6 @@
 //! The node's life: start, spin, end.
 
+use std::io::Write as _;
 use std::panic;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,7 @@ use r2r::{Node, QosProfile, ServiceRequest};
 use tracing::level_filters::LevelFilter;
 use tt_backend::Params;
 
+use super::arguments::{self, Request};
 use super::camera::Camera;
 use super::diagnostics::Diagnostics;
 use super::model_info;
@@ -31,8 +33,20 @@ const SPIN: Duration = Duration::from_millis(50);
 
 /// Runs the node until a signal ends it.
 ///
-/// An error at start is one sentence on standard error, and exit status 1.
+/// An error at start is one sentence on standard error, and exit status 1; 2 for unknown arguments.
 pub fn main() -> ExitCode {
+    match arguments::read(std::env::args().skip(1)) {
+        Request::Run => {}
+        Request::Print(text) => {
+            // Whoever reads it may be gone.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            return ExitCode::SUCCESS;
+        }
+        Request::Unknown(sentence) => {
+            eprintln!("superpoint_node: {sentence}");
+            return ExitCode::from(2);
+        }
+    }
     // What the HTTP server has to say; the node itself logs through ROS.
     log::to_stderr(LevelFilter::WARN, log::Format::Text);
     match run() {

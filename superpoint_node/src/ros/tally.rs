@@ -59,8 +59,8 @@ pub(super) struct Counts {
 }
 
 impl Tally {
-    /// More kinds than these are counted but not logged: encodings are texts from outside, and a log must not grow
-    /// with them.
+    /// Once so many kinds were logged, further encodings are only counted: they are texts from outside, and a log must
+    /// not grow with them.
     const MAX_REPORTED: usize = 64;
 
     pub(super) fn received(&self) {
@@ -79,7 +79,8 @@ impl Tally {
     pub(super) fn rejected(&self, kind: Rejection) -> bool {
         self.rejected.fetch_add(1, Ordering::Relaxed);
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        reported.len() < Self::MAX_REPORTED && reported.insert(kind)
+        let is_bounded = !matches!(kind, Rejection::Encoding(_)) || reported.len() < Self::MAX_REPORTED;
+        is_bounded && reported.insert(kind)
     }
 
     /// The counters now. The slot knows how many frames gave way to newer ones.
@@ -158,5 +159,6 @@ mod tests {
         let tally = Tally::default();
         let logged = (0..1000).filter(|n| tally.rejected(Rejection::Encoding(n.to_string()))).count();
         assert_eq!(logged, Tally::MAX_REPORTED);
+        assert!(tally.rejected(Rejection::Layout), "nor do they hide anything else");
     }
 }

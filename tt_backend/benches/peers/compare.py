@@ -102,6 +102,21 @@ def check_agreement(peers: dict) -> None:
                 sys.exit(f"{name} differs from PyTorch by {difference}: it does not run the same network")
 
 
+def check_ours(binary: Path, frame: torch.Tensor, peers: dict, folder: Path) -> None:
+    """Nor would we be one."""
+    given, dumped = folder / "frame", folder / "maps"
+    given.write_bytes(frame.numpy().astype("<f4").tobytes())
+    height, width = frame.shape[2:]
+    subprocess.run([binary.parent / "examples" / "network_time", "--size", f"{height}x{width}", "--dump", given, dumped], check=True)
+    maps = np.frombuffer(dumped.read_bytes(), "<f4")
+    scores, descriptors = peers["pytorch"]()
+    folded = scores[0].reshape(8, 8, height // 8, width // 8).transpose(2, 0, 3, 1).ravel()
+    for mine, theirs in ((maps[:folded.size], folded), (maps[folded.size:], descriptors[0].transpose(1, 2, 0).ravel())):
+        difference = float(np.abs(mine - theirs).max())
+        if not difference < 1e-4:
+            sys.exit(f"superpoint differs from PyTorch by {difference}: it does not run the same network")
+
+
 def milliseconds(run) -> float:
     start = time.perf_counter()
     run()
@@ -125,6 +140,7 @@ def cpu_name() -> str:
 def compare(args, threads: int, model: SuperPoint, frame: torch.Tensor, folder: Path) -> dict:
     peers = make_peers(model, frame, threads, folder)
     check_agreement(peers)
+    check_ours(args.binary, frame, peers, folder)
     rounds: dict[str, list[float]] = {name: [] for name in ("ours", *peers)}
     postprocess = []
     for number in range(args.rounds):
