@@ -55,8 +55,12 @@ def test_luma_channel(shared, picture):
     gray_picture = np.asarray(Picture.fromarray(picture).convert('L')).copy()
     expected = shared.detect(image(gray_picture, 'mono8'))
     with shared.changed(channel='luma'):
-        for encoding, pixels in [('rgb8', picture), ('bgr8', picture[:, :, ::-1].copy()), ('mono8', gray_picture)]:
-            assert same(shared.detect(image(pixels, encoding)), expected), encoding
+        alpha, reversed_picture = np.full((480, 640, 1), 7, np.uint8), picture[:, :, ::-1]
+        for encoding, pixels in [
+                ('rgb8', picture), ('8UC3', picture), ('bgr8', reversed_picture), ('mono8', gray_picture),
+                ('rgba8', np.dstack([picture, alpha])), ('8UC4', np.dstack([picture, alpha])),
+                ('bgra8', np.dstack([reversed_picture, alpha]))]:
+            assert same(shared.detect(image(np.ascontiguousarray(pixels), encoding)), expected), encoding
 
 
 def test_range_of_16_bit_images(shared, picture):
@@ -122,6 +126,9 @@ def test_bayer(shared, picture, pattern, bits):
     assert same(shared.detect(image(flat, encoding, step=step)), expected)
     if bits == 16:
         assert same(shared.detect(image(flat.astype('>u2'), encoding, is_bigendian=1)), expected)
+        with shared.changed(range_16bit=[5000, 40000]):
+            ranged = shared.detect(image(flat, encoding))
+            assert same(ranged, shared.detect(gray(red))) and not same(ranged, expected)
     whole = luma(red, demosaic(flat, pattern, 'g'), demosaic(flat, pattern, 'b'))
     with shared.changed(channel='luma'):
         assert same(shared.detect(image(flat, encoding)), shared.detect(gray(whole)))
