@@ -46,7 +46,8 @@ bodies = [
     ' \n{"image":"\\u0041AAA"}', '{"image": "ÄÖ"}',
 ]
 for folder, files in {
-    'picture': pictures, 'predict': {f'body{n:02}': body.encode() for n, body in enumerate(bodies)},
+    # The first three are in order.
+    'picture': pictures, 'predict': {f'{"good" if n < 3 else "bad"}{n:02}': body.encode() for n, body in enumerate(bodies)},
     'npz': {f'bytes{n:02}': rng.bytes(size) for n, size in enumerate([0, 1, 2, 50, 96, 97, 98, 193, 194, 195, 500, 1000])},
 }.items():
     (HERE / 'corpus' / folder).mkdir(parents=True, exist_ok=True)

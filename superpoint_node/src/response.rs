@@ -171,8 +171,8 @@ impl Response {
 impl Response {
     /// The answer as JSON.
     ///
-    /// Nearly all of it is the descriptors' text. They come last, so that it is written straight to its place: this
-    /// takes half the time of making it a string, looking for characters to escape, and copying it.
+    /// Nearly all of it is the descriptors' text. They come last, so that it is written straight to its place, and not
+    /// made a string, looked through for characters to escape, and copied.
     ///
     /// # Errors
     ///

@@ -1,7 +1,6 @@
 //! A request's body, whole, within its limits, and all bodies together within theirs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -111,13 +110,16 @@ async fn read_all<'a>(
     drop((bytes, share));
     // Whoever asks first whether to send the body is told no before sending it.
     if !headers.contains_key(header::EXPECT) {
-        discard(body, limit.saturating_mul(DISCARDED_LIMITS), limits.patience / 2).await;
+        discard(body, limits).await;
     }
     let declared = if declared > 0 { format!(" ({declared} bytes are announced)") } else { String::new() };
     Err(Problem::too_large(format!("the body is larger than {limit} bytes, the most that is accepted{declared}")))
 }
 
-async fn discard(mut body: Body, mut left: usize, patience: Duration) {
+/// Takes a body off the line that nobody wants. Left there, it would end the connection, and with it the client's next
+/// request.
+pub(super) async fn discard(mut body: Body, limits: &Limits) {
+    let mut left = limits.body_bytes.saturating_mul(DISCARDED_LIMITS);
     let all = async {
         while let Some(Ok(frame)) = body.frame().await {
             let length = frame.data_ref().map_or(0, Bytes::len);
@@ -125,7 +127,7 @@ async fn discard(mut body: Body, mut left: usize, patience: Duration) {
             left = rest;
         }
     };
-    let _ = tokio::time::timeout(patience, all).await;
+    let _ = tokio::time::timeout(limits.patience / 2, all).await;
 }
 
 #[cfg(test)]

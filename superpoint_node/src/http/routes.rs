@@ -79,12 +79,14 @@ fn page(html: &'static str) -> Response {
     (headers, html).into_response()
 }
 
-async fn not_found(uri: Uri) -> Problem {
+async fn not_found(State(app): State<Arc<App>>, uri: Uri, body: Body) -> Problem {
+    body::discard(body, app.limits()).await;
     let path: String = uri.path().chars().take(100).collect();
     Problem::new(StatusCode::NOT_FOUND, format!("there is no {path}; /docs lists what there is"))
 }
 
-async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+async fn method_not_allowed(State(app): State<Arc<App>>, method: Method, uri: Uri, body: Body) -> Problem {
+    body::discard(body, app.limits()).await;
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}; see /docs", uri.path()))
 }
 

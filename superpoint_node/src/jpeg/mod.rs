@@ -380,7 +380,7 @@ impl Decoder {
 
 impl Decoder {
     /// Progressive: coefficients to samples. The two components that are needed know nothing of each other, so a
-    /// second thread takes the red-difference: a fifth less time for the picture.
+    /// second thread takes the red-difference.
     fn transform(&mut self, frame: &Frame) -> Result<(), Refusal> {
         let quantization = quantization(frame, &self.quantization)?;
         let (constants, bands) = (&self.constants, &self.bands);

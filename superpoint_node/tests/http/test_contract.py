@@ -1,6 +1,7 @@
 """Every route, field, type, default, error and limit of the server, as a client meets it."""
 
 import base64
+import http.client
 import io
 import json
 import re
@@ -251,6 +252,15 @@ def test_unknown_and_repeated_fields_of_a_query(server):
     refused(server.post('/predict_raw?nms_radius=5&nms_radius=5', data=b'x'), 400, 'nms_radius', 'twice')
     refused(server.post('/predict_plane?height=1&width=1&x=1', data=b'x'), 400, 'x', 'unknown')
     refused(server.post('/predict?nms_radius=5', data=b'{}'), 400, 'query')
+
+
+def test_a_body_that_nobody_wants_does_not_end_the_connection(server):
+    connection = http.client.HTTPConnection(*server.address, timeout=20)
+    for _ in range(10):
+        for path, status in [('/nothing', 404), ('/health', 405)]:
+            connection.request('POST', path, bytes(300_000))
+            reply = connection.getresponse()
+            assert (reply.status, bool(reply.read())) == (status, True)
 
 
 def test_other_paths_and_methods(server):
