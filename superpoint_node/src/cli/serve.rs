@@ -147,9 +147,9 @@ fn listen_for_signals(events: mpsc::Sender<Event>) -> anyhow::Result<()> {
         .name("signals".to_owned())
         .spawn(move || {
             let mut asked = false;
-            for _ in signals.forever() {
+            for signal in signals.forever() {
                 if asked {
-                    signal_hook::low_level::exit(130);
+                    signal_hook::low_level::exit(128 + signal);
                 }
                 asked = true;
                 let _ = events.send(Event::Signal);

@@ -75,8 +75,10 @@ struct RawBody<'a> {
 ///
 /// One sentence about the first thing that is wrong.
 pub fn read_predict_body(body: &[u8], defaults: &Params) -> Result<Request, Problem> {
-    let invalid =
-        |error: serde_json::Error| Problem::bad(format!("the body is not the JSON that is expected: {error}"));
+    let invalid = |error: serde_json::Error| {
+        // It names an unknown field in full, whatever its length.
+        Problem::bad(format!("the body is not the JSON that is expected: {}", without_middle(&error.to_string())))
+    };
     if body.trim_ascii_start().first() != Some(&b'{') {
         // serde would also take an array for a struct.
         serde_json::from_slice::<&RawValue>(body).map_err(invalid)?;
@@ -241,9 +243,32 @@ fn wrong(name: &str, value: &str, expected: &str) -> Problem {
 /// A client's text, short enough and harmless in a log.
 fn shown(text: &str) -> String {
     const SHOWN: usize = 60;
-    let mut short: String = text.chars().take(SHOWN).collect::<String>().escape_debug().collect();
+    let mut short = String::new();
+    for character in text.chars().take(SHOWN) {
+        if character.is_control() {
+            short.extend(character.escape_debug());
+        } else {
+            short.push(character);
+        }
+    }
     if text.chars().nth(SHOWN).is_some() {
         short.push('…');
     }
-    if short.is_empty() { "empty".to_owned() } else { short }
+    match short.as_str() {
+        "" => "empty".to_owned(),
+        // Blanks at its ends would not be seen: a `+` in a query is one.
+        _ if text.trim() != text => format!("`{short}`"),
+        _ => short,
+    }
+}
+
+/// A long text's beginning and end.
+fn without_middle(text: &str) -> String {
+    const SIDE: usize = 150;
+    let characters: Vec<char> = text.chars().collect();
+    if characters.len() <= 2 * SIDE {
+        return text.to_owned();
+    }
+    let (head, tail) = (&characters[..SIDE], &characters[characters.len() - SIDE..]);
+    head.iter().chain(&['…']).chain(tail).collect()
 }

@@ -246,6 +246,14 @@ def test_planes_must_have_their_size(server):
     refused(plane(bytes(12), height=65535, width=65535), 400, '12 bytes')
 
 
+def test_what_a_client_sent_is_named_but_not_at_length(server):
+    reply = server.post('/predict', json={'x' * 100_000: 1})
+    refused(reply, 400, 'unknown field', 'expected one of')
+    assert len(reply.content) < 1000
+    refused(server.post('/predict', json={'image': 'AAAA', 'max_keypoints': '5'}), 400, 'max_keypoints is "5", but')
+    refused(server.post('/predict_raw?max_keypoints=+5', data=b'x'), 400, 'max_keypoints is ` 5`, but')
+
+
 def test_unknown_and_repeated_fields_of_a_query(server):
     refused(server.post('/predict_raw?max_keypoint=5', data=b'x'), 400, 'max_keypoint', 'unknown')
     refused(server.post('/predict_raw?height=5', data=b'x'), 400, 'height', 'unknown')
