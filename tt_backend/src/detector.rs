@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::cpu::CpuBackend;
+use crate::p150::{self, P150Backend};
 use crate::weights::{Provenance, Weights};
 use crate::{Detections, Error, Params, Plane, Size};
 
@@ -78,7 +79,7 @@ pub struct Model {
     pub backend: BackendChoice,
     /// What runs where, for people.
     pub description: String,
-    /// Threads of the CPU backend.
+    /// Threads of the CPU backend; 0 on a card.
     pub threads: usize,
     /// Why this backend and not the other, when that was not the caller's choice.
     pub reason: Option<String>,
@@ -133,38 +134,39 @@ impl Detector {
     /// size is not supported.
     pub fn open(options: &Options) -> Result<Self, Error> {
         options.check()?;
-        // Said before the weights are read: a wrong backend is the cheaper thing to find out.
-        let reason = match options.backend {
-            BackendChoice::P150 => return Err(p150_unavailable()),
-            BackendChoice::Auto => Some(p150_unavailable().to_string()),
-            BackendChoice::Cpu => None,
-        };
-        let weights = Weights::find(options.weights.as_deref())?;
-        let mut detector = Self::with_weights(&weights, options)?;
-        detector.model.reason = reason;
-        Ok(detector)
+        if options.backend == BackendChoice::P150 {
+            // Said before the weights are read: what is not installed is the cheaper thing to find out.
+            p150::library()?;
+        }
+        Self::with_weights(&Weights::find(options.weights.as_deref())?, options)
     }
 
-    /// Opens the CPU backend with weights that are already in memory; `options.weights` is not looked at.
+    /// As [`Detector::open`] with weights that are already in memory; `options.weights` is not looked at.
     ///
     /// # Errors
     ///
     /// As [`Detector::open`].
     pub fn with_weights(weights: &Weights, options: &Options) -> Result<Self, Error> {
         options.check()?;
-        if options.backend == BackendChoice::P150 {
-            return Err(p150_unavailable());
-        }
-        let backend = CpuBackend::new(weights, options.network, options.threads)?;
+        let (backend, name, threads, reason): Opened = match options.backend {
+            BackendChoice::P150 => {
+                (Box::new(P150Backend::open(weights, options.network)?), BackendChoice::P150, 0, None)
+            }
+            BackendChoice::Cpu => cpu(weights, options, None)?,
+            BackendChoice::Auto => match P150Backend::open(weights, options.network) {
+                Ok(backend) => (Box::new(backend), BackendChoice::P150, 0, None),
+                Err(error) => cpu(weights, options, Some(error.to_string()))?,
+            },
+        };
         let model = Model {
-            backend: BackendChoice::Cpu,
+            backend: name,
             description: backend.description(),
-            threads: backend.threads(),
-            reason: None,
+            threads,
+            reason,
             weights: weights.provenance.clone(),
             network: options.network,
         };
-        Ok(Self { backend: Box::new(backend), model })
+        Ok(Self { backend, model })
     }
 
     /// Which backend and which weights this is.
@@ -194,12 +196,11 @@ impl Detector {
     }
 }
 
-fn p150_unavailable() -> Error {
-    Error::BackendUnavailable {
-        backend: BackendChoice::P150.name(),
-        reason: format!(
-            "version {} drives the CPU only; use `cpu`, or `auto`, which takes the card once it is supported",
-            env!("CARGO_PKG_VERSION")
-        ),
-    }
+type Opened = (Box<dyn Backend>, BackendChoice, usize, Option<String>);
+
+/// The CPU backend, and why it was chosen.
+fn cpu(weights: &Weights, options: &Options, reason: Option<String>) -> Result<Opened, Error> {
+    let backend = CpuBackend::new(weights, options.network, options.threads)?;
+    let threads = backend.threads();
+    Ok((Box::new(backend), BackendChoice::Cpu, threads, reason))
 }

@@ -4,6 +4,7 @@ use crate::best_code::best_code;
 use crate::maps::Maps;
 use crate::nms::Suppression;
 use crate::params::{Params, Postprocess};
+use crate::ranking::Ranking;
 use crate::{Detections, Size};
 
 /// Length of a descriptor.
@@ -13,20 +14,7 @@ pub const DESCRIPTOR_DIM: usize = 256;
 #[derive(Debug, Default)]
 pub struct Extractor {
     suppression: Suppression,
-    candidates: Vec<Candidate>,
-}
-
-/// A pixel that may become a keypoint, as one number: its score's bits above its position, inverted. For scores,
-/// which are not negative, the order of the numbers is the order of keypoints: score first, then the smaller
-/// row, then the smaller column.
-type Candidate = u64;
-
-fn candidate(score: f32, index: usize) -> Candidate {
-    (u64::from(score.to_bits()) << 32) | u64::from(!(index as u32))
-}
-
-fn index_of(candidate: Candidate) -> usize {
-    !(candidate as u32) as usize
+    candidates: Ranking,
 }
 
 impl Extractor {
@@ -56,24 +44,7 @@ impl Extractor {
             Postprocess::Upstream => self.suppression.iterated(&maps.scores, size, params.nms_radius, keep),
         });
 
-        if let Some(count) = params.max_keypoints
-            && count < self.candidates.len()
-        {
-            if count > 0 {
-                self.candidates.select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
-            }
-            self.candidates.truncate(count);
-        }
-        self.candidates.sort_unstable_by(|a, b| b.cmp(a));
-
-        out.points.clear();
-        out.scores.clear();
-        for &candidate in &self.candidates {
-            let index = index_of(candidate);
-            // Network sides are at most 4096.
-            out.points.push([(index % size.width) as u16, (index / size.width) as u16]);
-            out.scores.push(maps.scores[index]);
-        }
+        self.candidates.best(params.max_keypoints, size, out);
         out.descriptors.clear();
         out.has_descriptors = params.return_descriptors;
         if params.return_descriptors {
@@ -89,7 +60,7 @@ impl Extractor {
 
 /// Adds the pixels of a row whose score equals the bar and lies above the threshold; the first has index `first`.
 #[inline(always)]
-fn find(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candidates: &mut Vec<Candidate>) {
+fn find(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candidates: &mut Ranking) {
     const STEP: usize = 32;
     let found = |score: f32, bar: f32| (score == bar) & (score > threshold);
     for (step, (scores, bars)) in scores.chunks(STEP).zip(bars.chunks(STEP)).enumerate() {
@@ -97,7 +68,7 @@ fn find(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candidates: 
         if scores.iter().zip(bars).fold(false, |any, (&score, &bar)| any | found(score, bar)) {
             for (offset, (&score, &bar)) in scores.iter().zip(bars).enumerate() {
                 if found(score, bar) {
-                    candidates.push(candidate(score, first + step * STEP + offset));
+                    candidates.push(score, first + step * STEP + offset);
                 }
             }
         }
@@ -113,23 +84,29 @@ fn map_position(pixel: u16, cells: usize) -> f32 {
     (f32::from(pixel) - 3.5) / (8.0 * cells - 4.5) * (cells - 1.0)
 }
 
-/// Bilinear sample of the descriptor map at a pixel, zero outside the map, then divided by its L2 norm.
-///
-/// `map` is `cells.height x cells.width x 256`, channel last.
+/// The four cells that a pixel lies between on the map of `cells` cells, row-major, and their weights for a bilinear
+/// sample; a weight is 0 outside the map.
 #[inline(always)]
-fn sample(map: &[f32], cells: Size, [x, y]: [u16; 2]) -> [f32; DESCRIPTOR_DIM] {
+pub(crate) fn corners(cells: Size, [x, y]: [u16; 2]) -> [(f32, usize); 4] {
     let (u, v) = (map_position(x, cells.width), map_position(y, cells.height));
     let (column, row) = (u.floor(), v.floor());
     let (right, below) = (u - column, v - row);
     let (rows, columns) = ([(row, 1.0 - below), (row + 1.0, below)], [(column, 1.0 - right), (column + 1.0, right)]);
-    let corners: [_; 4] = std::array::from_fn(|corner| {
+    std::array::from_fn(|corner| {
         let ((row, row_weight), (column, column_weight)) = (rows[corner / 2], columns[corner % 2]);
         let inside = row >= 0.0 && column >= 0.0 && row < cells.height as f32 && column < cells.width as f32;
         // Outside, any cell will do: it counts for nothing.
         let cell = if inside { row as usize * cells.width + column as usize } else { 0 };
-        let weight = if inside { row_weight * column_weight } else { 0.0 };
-        (weight, &map[cell * DESCRIPTOR_DIM..][..DESCRIPTOR_DIM])
-    });
+        (if inside { row_weight * column_weight } else { 0.0 }, cell)
+    })
+}
+
+/// Bilinear sample of the descriptor map at a pixel, zero outside the map, then divided by its L2 norm.
+///
+/// `map` is `cells.height x cells.width x 256`, channel last.
+#[inline(always)]
+fn sample(map: &[f32], cells: Size, point: [u16; 2]) -> [f32; DESCRIPTOR_DIM] {
+    let corners = corners(cells, point).map(|(weight, cell)| (weight, &map[cell * DESCRIPTOR_DIM..][..DESCRIPTOR_DIM]));
     let mut descriptor: [f32; DESCRIPTOR_DIM] =
         std::array::from_fn(|channel| corners.iter().fold(0.0, |sum, (weight, cell)| sum + weight * cell[channel]));
     // Eight sums side by side, so that the compiler may use vectors: addition of floats has an order.
