@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let radii: Vec<usize> = (1..=8).collect();
     println!("TT-NN {}", library.ttnn_version());
     if std::env::args().nth(1).as_deref() == Some("run") {
-        for (pass, info) in rehearsal::run(&library, &weights, &sizes, &radii, 3)?.iter().enumerate() {
-            println!("pass {}: {} host writes so far, {} programs", pass + 1, info.host_writes, info.cached_programs);
+        for (pass, programs) in rehearsal::run(&library, &weights, &sizes, &radii, 3)?.iter().enumerate() {
+            println!("pass {}: {programs} programs", pass + 1);
         }
         return Ok(());
     }

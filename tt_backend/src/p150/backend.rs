@@ -146,12 +146,8 @@ impl Backend for P150Backend {
         let start = Instant::now();
         let size = self.stage(plane);
         let staged = start.elapsed();
-        let job = Job {
-            size,
-            plane: std::mem::take(&mut self.plane),
-            params: params.clone(),
-            out: std::mem::take(out),
-        };
+        let job =
+            Job { size, plane: std::mem::take(&mut self.plane), params: params.clone(), out: std::mem::take(out) };
         let done = self.worker.run(job)?;
         self.plane = done.job.plane;
         *out = done.job.out;

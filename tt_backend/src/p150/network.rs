@@ -119,12 +119,8 @@ impl<D: Device> Network<D> {
 /// The tile row of factors that makes an RMS norm of descriptors an L2 norm: `x / sqrt(mean(x²)) / sqrt(256)` is
 /// `x / sqrt(sum(x²))`, and 1/16 is exact in bf16.
 pub(super) fn unit_norm_gamma<D: Device>(device: &D) -> Result<D::Tensor> {
-    let spec = Spec {
-        shape: [1, 1, 1, DESCRIPTOR_DIM],
-        dtype: DType::Bf16,
-        layout: Layout::Tile,
-        memory: Memory::Dram,
-    };
+    let spec =
+        Spec { shape: [1, 1, 1, DESCRIPTOR_DIM], dtype: DType::Bf16, layout: Layout::Tile, memory: Memory::Dram };
     device.constant(spec, &[1.0 / (DESCRIPTOR_DIM as f32).sqrt(); DESCRIPTOR_DIM])
 }
 

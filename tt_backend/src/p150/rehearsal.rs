@@ -1,13 +1,13 @@
 //! The graph without a card: TT-NN's own checks and plans on a mock p150.
 //!
-//! A mock card runs TT-NN's host code, so it says whether every operation is accepted with its shapes, layouts and memory, how much
-//! L1 it takes, and whether a second pass writes anything from the host or compiles anything, which a trace must not. It
-//! computes nothing, and cannot record traces.
+//! A mock card runs TT-NN's host code, so it says whether every operation is accepted with its
+//! shapes, layouts and memory, how much L1 it takes, and whether a second pass compiles anything, which a trace must not.
+//! It computes nothing, and cannot record traces.
 
 use tt_metal_sys::{DeviceInfo, DeviceOptions, Library, Usage};
 
 use super::device::{self, Device, DeviceError};
-use super::network::{Network, PAGE};
+use super::network::Network;
 use super::resize::{Resize, plane_spec};
 use super::sample::Sampler;
 use super::suppress::survivors;
@@ -23,9 +23,6 @@ pub struct Rehearsal {
     /// Peak use of each stage, in the order of an image's way.
     pub stages: Vec<(String, Usage)>,
 }
-
-/// Writes and cached programs after each pass over all stages.
-pub type Passes = Vec<DeviceInfo>;
 
 /// All stages with everything they need on the device.
 struct Stages {
@@ -46,9 +43,9 @@ impl Stages {
         let handle = library.open(&DeviceOptions::default())?;
         let device = Ttnn::new(handle.clone(), 1);
         let size = Size::NETWORK;
-        let resizes = sizes.iter().map(|&image| {
-            Ok((image, Resize::new(&device, image, size)?, device.allocate(plane_spec(image, size))?))
-        });
+        let resizes = sizes
+            .iter()
+            .map(|&image| Ok((image, Resize::new(&device, image, size)?, device.allocate(plane_spec(image, size))?)));
         let mut map = plane_spec(size, size);
         map.shape = [1, 1, size.cells().area(), 256];
         Ok(Self {
@@ -87,7 +84,6 @@ impl Stages {
 ///
 /// The first operation that TT-NN refuses.
 pub fn plan(library: &Library, weights: &Weights, sizes: &[Size], radii: &[usize]) -> Result<Rehearsal, Error> {
-    debug_assert!(Size::NETWORK.width.is_multiple_of(PAGE));
     let plan = || {
         let stages = Stages::new(library, weights, sizes, radii)?;
         let mut found = Vec::new();
@@ -104,19 +100,26 @@ pub fn plan(library: &Library, weights: &Weights, sizes: &[Size], radii: &[usize
     plan().map_err(|error: DeviceError| Error::Device { reason: error.to_string() })
 }
 
-/// Runs every stage `passes` times. Needs slow dispatch (`TT_METAL_SLOW_DISPATCH_MODE=1`).
+/// Runs every stage `passes` times, and says how many programs are in TT-NN's cache after each pass: a trace may be recorded
+/// only if the second pass adds none. Needs slow dispatch (`TT_METAL_SLOW_DISPATCH_MODE=1`).
 ///
 /// # Errors
 ///
 /// The first operation that TT-NN refuses.
-pub fn run(library: &Library, weights: &Weights, sizes: &[Size], radii: &[usize], passes: usize) -> Result<Passes, Error> {
+pub fn run(
+    library: &Library,
+    weights: &Weights,
+    sizes: &[Size],
+    radii: &[usize],
+    passes: usize,
+) -> Result<Vec<u64>, Error> {
     let run = || {
         let stages = Stages::new(library, weights, sizes, radii)?;
         let passes = (0..passes).map(|_| {
             stages.each(|_, run| run())?;
-            Ok(stages.handle.info()?)
+            Ok(stages.handle.info()?.cached_programs)
         });
-        passes.collect::<device::Result<Passes>>()
+        passes.collect::<device::Result<Vec<u64>>>()
     };
     run().map_err(|error: DeviceError| Error::Device { reason: error.to_string() })
 }

@@ -50,10 +50,8 @@ impl<D: Device> Resize<D> {
             .map(|index| transposed[index % frame.width * size.width + index / frame.width])
             .collect();
         let vertical = triangle_matrix(size.height, frame.height);
-        let filters = [
-            constant(size.width, frame.width, &horizontal)?,
-            constant(frame.height, size.height, &vertical)?,
-        ];
+        let filters =
+            [constant(size.width, frame.width, &horizontal)?, constant(frame.height, size.height, &vertical)?];
         Ok(Self { frame, filters: Some(filters) })
     }
 

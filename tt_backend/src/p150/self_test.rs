@@ -67,7 +67,8 @@ pub(super) fn run<D: Device>(device: &D, frame: Size) -> Result<()> {
 }
 
 fn fault(reason: String) -> DeviceError {
-    let reason = format!("{reason}; this TT-NN has a fault in an operation that the graph needs, install another version");
+    let reason =
+        format!("{reason}; this TT-NN has a fault in an operation that the graph needs, install another version");
     DeviceError { operation: "self test", reason }
 }
 

@@ -205,7 +205,8 @@ impl<D: Device> Session<D> {
     /// may be uploaded that [`finish`](Self::finish) has not taken.
     pub(super) fn upload(&mut self, size: Size, plane: &[u16]) -> Result<Upload<D::Event>> {
         self.touch(size);
-        let prepared = self.sizes.last_mut().filter(|prepared| prepared.size == size).ok_or_else(|| unprepared(size))?;
+        let prepared =
+            self.sizes.last_mut().filter(|prepared| prepared.size == size).ok_or_else(|| unprepared(size))?;
         let slot = prepared.next;
         prepared.next = (slot + 1) % SLOTS;
         self.device.write(Queue::Upload, &prepared.planes[slot], plane)?;

@@ -135,10 +135,10 @@ impl Worker {
         match self.messages.recv_timeout(deadline) {
             Ok(Message::Failed(reason)) => Err(self.lose(reason)),
             Ok(message) => Ok(message),
-            Err(RecvTimeoutError::Timeout) => Err(self.lose(format!(
-                "no answer for {} s: it hangs, reset it with `tt-smi -r`",
-                deadline.as_secs_f32()
-            ))),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(self
+                    .lose(format!("no answer for {} s: it hangs, reset it with `tt-smi -r`", deadline.as_secs_f32())))
+            }
             Err(RecvTimeoutError::Disconnected) => Err(self.lose("its thread has ended".into())),
         }
     }

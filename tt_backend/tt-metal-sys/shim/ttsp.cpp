@@ -8,7 +8,6 @@
 #include "ttsp.h"
 
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -56,34 +55,9 @@ using mesh::MeshDevice;
 using SliceConfig = ttnn::operations::op_slicing::Op2DSliceConfig;
 using Compute = ttnn::DeviceComputeKernelConfig;
 
-namespace {
-
-/// Counts writes into buffers of the device, and lets them pass.
-class WriteCounter final : public IGraphHooks {
-public:
-    std::atomic<uint64_t> writes{0};
-
-    bool hook_allocate(const Buffer*) override { return false; }
-    bool hook_deallocate(Buffer*) override { return false; }
-    bool hook_program(Program*) override { return false; }
-    bool hook_write_to_device(const Buffer*) override { return count(); }
-    bool hook_read_from_device(Buffer*) override { return false; }
-    bool hook_read_from_device(const mesh::MeshBuffer*) override { return false; }
-    bool hook_write_to_device(const mesh::MeshBuffer*) override { return count(); }
-
-private:
-    bool count() {
-        ++writes;
-        return false;
-    }
-};
-
-}  // namespace
-
 struct ttsp_device {
     std::shared_ptr<MeshDevice> mesh;
     uint32_t queues = 1;
-    std::shared_ptr<WriteCounter> counter;
 };
 
 struct ttsp_tensor {
@@ -307,11 +281,6 @@ int ttsp_device_open(const ttsp_device_options* options, ttsp_device** out) {
             DispatchCoreConfig(type));
         device->queues = options->queues;
         device->mesh->enable_program_cache();
-        auto counter = std::make_shared<WriteCounter>();
-        // There is one such hook in a process; a second device goes without.
-        if (GraphTracker::instance().add_hook(counter)) {
-            device->counter = std::move(counter);
-        }
         *out = device.release();
     });
 }
@@ -321,12 +290,7 @@ int ttsp_device_close(ttsp_device* device) {
         return TTSP_OK;
     }
     const std::unique_ptr<ttsp_device> owned(device);
-    return guarded([&] {
-        if (owned->counter) {
-            GraphTracker::instance().clear_hook();
-        }
-        owned->mesh->close();
-    });
+    return guarded([&] { owned->mesh->close(); });
 }
 
 int ttsp_device_info_get(ttsp_device* device, ttsp_device_info* out) {
@@ -342,7 +306,6 @@ int ttsp_device_info_get(ttsp_device* device, ttsp_device_info* out) {
             .mock = tt::tt_metal::experimental::is_mock_mode_registered() ? 1u : 0u,
             .l1_bytes_per_core = device->mesh->l1_size_per_core(),
             .cached_programs = device->mesh->num_program_cache_entries(),
-            .host_writes = device->counter ? device->counter->writes.load() : 0,
         };
     });
 }
@@ -435,21 +398,13 @@ int ttsp_trace_release(ttsp_trace* trace) {
 }
 
 int ttsp_dry_run_begin(ttsp_device* device) {
-    return guarded([&] {
-        if (device->counter) {
-            // The capture brings its own hook, and there is one place for it.
-            GraphTracker::instance().clear_hook();
-        }
-        ttnn::graph::GraphProcessor::begin_graph_capture(IGraphProcessor::RunMode::NO_DISPATCH);
-    });
+    (void)device;
+    return guarded([] { ttnn::graph::GraphProcessor::begin_graph_capture(IGraphProcessor::RunMode::NO_DISPATCH); });
 }
 
 int ttsp_dry_run_end(ttsp_device* device, ttsp_usage* out) {
     return guarded([&] {
         const auto trace = ttnn::graph::GraphProcessor::end_graph_capture();
-        if (device->counter) {
-            GraphTracker::instance().add_hook(device->counter);
-        }
         const auto grid = device->mesh->compute_with_storage_grid_size();
         const auto core = ttnn::graph::extract_resource_usage_per_core(trace, grid.x * grid.y);
         const auto dram = ttnn::graph::extract_dram_usage(trace);

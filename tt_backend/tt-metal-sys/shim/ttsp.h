@@ -59,7 +59,6 @@ typedef struct {
     uint32_t mock;              /* 1: there is no card behind it */
     uint64_t l1_bytes_per_core;
     uint64_t cached_programs;
-    uint64_t host_writes;       /* writes into buffers of the device since it was opened */
 } ttsp_device_info;
 
 typedef struct {

@@ -58,7 +58,6 @@ pub struct DeviceInfo {
     pub mock: u32,
     pub l1_bytes_per_core: u64,
     pub cached_programs: u64,
-    pub host_writes: u64,
 }
 
 #[repr(C)]

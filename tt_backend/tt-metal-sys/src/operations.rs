@@ -34,9 +34,9 @@ impl Conv2d {
     pub fn run(&self, input: &Tensor) -> Result<Tensor, Error> {
         let Conv2d { inner } = self;
         // SAFETY: convolution and tensor are alive, and the pointer valid for the call.
-        inner.device.tensor("conv2d", |out| unsafe {
-            (inner.device.functions().conv2d)(inner.pointer, input.pointer(), out)
-        })
+        inner
+            .device
+            .tensor("conv2d", |out| unsafe { (inner.device.functions().conv2d)(inner.pointer, input.pointer(), out) })
     }
 }
 
@@ -149,9 +149,7 @@ impl Device {
     /// When the shapes do not fit, or the device fails. Numbers beyond the table are not noticed.
     pub fn embedding(&self, indices: &Tensor, table: &Tensor) -> Result<Tensor, Error> {
         // SAFETY: the tensors are alive, and the pointer valid for the call.
-        self.tensor("embedding", |out| unsafe {
-            (self.functions().embedding)(indices.pointer(), table.pointer(), out)
-        })
+        self.tensor("embedding", |out| unsafe { (self.functions().embedding)(indices.pointer(), table.pointer(), out) })
     }
 
     /// Overwrites `to` by `from`.

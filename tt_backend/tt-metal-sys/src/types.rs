@@ -218,8 +218,6 @@ pub struct DeviceInfo {
     pub l1_bytes_per_core: u64,
     /// Programs in the cache: grows when an operation runs with options or shapes that are new.
     pub cached_programs: u64,
-    /// Writes into buffers of the device since it was opened.
-    pub host_writes: u64,
 }
 
 /// What a dry run would have used, at its peak.
@@ -361,7 +359,6 @@ impl DeviceInfo {
             mock: info.mock != 0,
             l1_bytes_per_core: info.l1_bytes_per_core,
             cached_programs: info.cached_programs,
-            host_writes: info.host_writes,
         }
     }
 }

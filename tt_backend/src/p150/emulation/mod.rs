@@ -124,7 +124,7 @@ pub(super) struct Emulation {
     arrived: Cell<u64>,
     /// What makes the next replay fail, for tests of failures.
     pub(super) failure: RefCell<Option<DeviceError>>,
-    /// Whether row-major reshapes exchange two elements, for tests of the self test.
+    /// Whether reshapes shift all elements by one, for tests of the self test.
     pub(super) reshape_fault: RefCell<bool>,
 }
 
@@ -396,7 +396,7 @@ impl Device for Emulation {
             if let Values::Half(values) = &mut values
                 && fault
             {
-                values.swap(0, 1);
+                values.rotate_left(1);
             }
             Ok(vec![values])
         };

@@ -51,8 +51,9 @@ fn map(
         check(operation, dram, || format!("slices go from DRAM to DRAM, not from {spec:?} to {output:?}"))?;
         check(operation, dram_slices <= height, || format!("{dram_slices} slices of {height} rows"))?;
     } else {
-        // Input and output are in L1 at the same time, whether they start or stay there or not.
-        let bytes = 2 * (spec.volume() + output.volume());
+        // Input and output are in L1 at the same time, whether they start or stay there or not, and beside them what the
+        // kernels work on, which is as much again.
+        let bytes = 2 * 2 * (spec.volume() + output.volume());
         check(operation, bytes <= L1_BYTES, || format!("{bytes} bytes do not fit into L1: cut the map into slices"))?;
     }
     Ok(output)
@@ -150,7 +151,8 @@ pub(super) fn topk(input: Spec, k: usize) -> Result<[Spec; 2]> {
 }
 
 pub(super) fn embedding(indices: Spec, table: Spec) -> Result<Spec> {
-    let row_of_indices = indices.dtype == DType::U32 && indices.layout == Layout::RowMajor && indices.shape[..3] == [1; 3];
+    let row_of_indices =
+        indices.dtype == DType::U32 && indices.layout == Layout::RowMajor && indices.shape[..3] == [1; 3];
     check("embedding", row_of_indices, || format!("{indices:?} are not indices"))?;
     let is_table = table.dtype == DType::Bf16 && table.layout == Layout::RowMajor && table.shape[..2] == [1; 2];
     check("embedding", is_table, || format!("{table:?} is no table"))?;

@@ -13,7 +13,7 @@
 #define DOUBLE_VERSION TTSP_ABI_VERSION
 #endif
 
-struct ttsp_device { int recording; uint64_t writes; };
+struct ttsp_device { int recording; };
 struct ttsp_tensor { ttsp_spec spec; unsigned char *bytes; };
 struct ttsp_conv { ttsp_conv2d_options options; };
 struct ttsp_event { uint32_t queue; };
@@ -98,8 +98,9 @@ int ttsp_device_close(ttsp_device *device) {
 }
 
 int ttsp_device_info_get(ttsp_device *device, ttsp_device_info *out) {
+    (void)device;
     *out = (ttsp_device_info){.arch = TTSP_ARCH_BLACKHOLE, .grid_columns = 11, .grid_rows = 10, .mock = 1,
-                              .l1_bytes_per_core = 12345678901ull, .cached_programs = 7, .host_writes = device->writes};
+                              .l1_bytes_per_core = 12345678901ull, .cached_programs = 7};
     return TTSP_OK;
 }
 
@@ -136,7 +137,7 @@ int ttsp_write(ttsp_device *device, uint32_t queue, const ttsp_tensor *to, const
     if (queue > 1 || bytes != bytes_of(&to->spec)) {
         return fail("a write of another length");
     }
-    ++device->writes;
+    (void)device;
     memcpy(to->bytes, data, bytes);
     return TTSP_OK;
 }
