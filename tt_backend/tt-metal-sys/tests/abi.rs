@@ -101,8 +101,7 @@ fn every_function_is_called_as_it_is_meant_and_nothing_leaks() {
     trace.replay().unwrap();
     trace.replay().unwrap();
     assert_eq!(trace.replay().unwrap_err().reason, "device lost");
-    let failed: Result<((), ()), Error> =
-        device.record_trace(|| Err(Error { operation: "work", reason: "its own".into() })).map(|_| ((), ()));
+    let failed = device.record_trace(|| Err::<(), _>(Error { operation: "work", reason: "its own".into() }));
     assert_eq!(failed.unwrap_err().operation, "work");
     device.synchronize().expect("the failed trace was ended");
     let (usage, ()) = device.dry_run(|| Ok::<_, Error>(())).unwrap();

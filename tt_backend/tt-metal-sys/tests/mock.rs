@@ -46,10 +46,10 @@ fn a_mock_card_refuses_what_cannot_work() {
     refused("half the input channels", device.prepare_conv2d(&conv, &weights[..32 * 32 * 9], &bias[..32]));
     refused("a bias too long", device.prepare_conv2d(&conv, &weights, &bias));
     refused("another height", prepare(&Conv2dOptions { height: 9, ..conv }).and_then(|conv| conv.run(&map)));
-    let large = Conv2dOptions { height: 480, width: 640, ..conv };
+    let large = Conv2dOptions { height: 1080, width: 1920, ..conv };
     refused(
         "a map larger than L1",
-        prepare(&large).and_then(|conv| conv.run(&device.allocate(spec([1, 1, 480 * 640, 64], Layout::RowMajor))?)),
+        prepare(&large).and_then(|conv| conv.run(&device.allocate(spec([1, 1, 1080 * 1920, 64], Layout::RowMajor))?)),
     );
     let pool = MaxPool2dOptions {
         height: 8,
