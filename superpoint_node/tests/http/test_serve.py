@@ -25,6 +25,14 @@ def plane(server, **options):
     return server.post('/predict_plane', params={'height': 480, 'width': 640, 'return_descriptors': False}, data=noise(), **options)
 
 
+def wait_for_depth(server, depths):
+    """Until so many requests wait or are worked on."""
+    end = time.monotonic() + 20
+    while (depth := int(re.search(r'^superpoint_queue_depth (\d+)$', server.get('/metrics').text, re.MULTILINE).group(1))) not in depths:
+        assert time.monotonic() < end, depth
+        time.sleep(0.001)
+
+
 def test_it_listens_on_this_machine_only(serve):
     server = serve()
     assert server.url.startswith('http://127.0.0.1:')
@@ -149,17 +157,18 @@ def test_nothing_is_computed_for_clients_that_are_gone(serve):
     connections = [socket.create_connection(server.address) for _ in range(10)]
     for connection in connections:
         connection.sendall(request)
-    while 'superpoint_queue_depth 10\n' not in server.get('/metrics').text:
-        time.sleep(0.001)
+    wait_for_depth(server, range(8, 11))  # a fast machine may have answered one or two
     for connection in connections:
         connection.close()
-    while 'superpoint_queue_depth 0\n' not in server.get('/metrics').text:
-        time.sleep(0.01)
-    time.sleep(0.2)
+    wait_for_depth(server, [0])
+    # At most the one that was being computed when they left is in the way of the next: were the others computed, it would
+    # wait for nine.
+    stages = dict(re.findall(r'(\w+);dur=([\d.]+)', plane(server).headers['server-timing']))
+    assert float(stages['queue']) < 3 * float(stages['network']), stages
     text = server.get('/metrics').text
     abandoned = int(re.search(r'^superpoint_http_requests_abandoned_total (\d+)$', text, re.MULTILINE).group(1))
-    # One of them was being computed when they left; it may even have been answered.
-    assert 9 <= abandoned <= 10, abandoned
+    # One of them was being computed when they left; it may even have been answered, as those before it.
+    assert 7 <= abandoned <= 10, abandoned
 
 
 def test_too_many_requests_are_refused_at_once_and_in_order(serve):
