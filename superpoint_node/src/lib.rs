@@ -6,6 +6,7 @@
 //! | [`decode`], [`jpeg`], [`channel`] | from picture files to planes |
 //! | [`response`], [`npz`], [`overlay`] | from detections to JSON, NumPy's format and pictures |
 //! | [`matching`] | the same points in two pictures |
+//! | `pixel_centres` | where a keypoint lies in the image, pixel centres at integers |
 //! | [`settings`] | the parameter file that node and command line share |
 //! | [`http`] | the server |
 //! | `log` | what both programs log |
@@ -24,6 +25,7 @@ pub mod matching;
 pub mod message;
 pub mod npz;
 pub mod overlay;
+mod pixel_centres;
 pub mod response;
 #[cfg(feature = "ros")]
 pub mod ros;

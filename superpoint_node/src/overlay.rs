@@ -3,6 +3,8 @@
 use image::{Rgb, RgbImage};
 use tt_backend::Detections;
 
+use crate::pixel_centres::PixelCentres;
+
 /// Draws a ring around every keypoint.
 pub fn draw(picture: &mut RgbImage, detections: &Detections) {
     let longest = detections.original.width.max(detections.original.height) as f64;
@@ -21,9 +23,8 @@ pub fn draw(picture: &mut RgbImage, detections: &Detections) {
 
 /// The centre of a keypoint's pixel of the network frame in the original's pixels, whose centres are integers.
 pub fn center(detections: &Detections, index: usize) -> (f64, f64) {
-    let (scale_x, scale_y) = detections.scale();
-    let [x, y] = detections.points[index];
-    ((f64::from(x) + 0.5) * scale_x - 0.5, (f64::from(y) + 0.5) * scale_y - 0.5)
+    let [x, y] = PixelCentres::of(detections).map(detections.points[index]);
+    (f64::from(x), f64::from(y))
 }
 
 /// Colours that neighbours in a list do not share: steps of the golden angle round the colour wheel.

@@ -4,10 +4,11 @@ use std::str::FromStr;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt as _;
-use tt_backend::{Detections, Size, keypoints};
+use tt_backend::{Detections, keypoints};
 
 use super::cdr::Writer;
 use super::image::HeaderView;
+use crate::pixel_centres::PixelCentres;
 
 /// Number format of the descriptors in a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub const MESSAGE_TYPE: &str = "superpoint_p150/msg/Keypoints";
 ///
 /// The descriptors' only copy on their way to the middleware, which takes them from here.
 pub fn serialize(header: &HeaderView<'_>, found: &Detections, format: DescriptorType) -> Vec<u8> {
-    let to_image = PixelCentres::between(found.network, found.original);
+    let to_image = PixelCentres::of(found);
     let descriptors = found.descriptors();
     let rows = descriptors.as_ref().and_then(|rows| rows.as_slice()).unwrap_or_default();
 
@@ -86,28 +87,6 @@ pub fn serialize(header: &HeaderView<'_>, found: &Detections, format: Descriptor
 /// Values per descriptor, as the message counts them.
 const DESCRIPTOR_DIM: u32 = keypoints::DESCRIPTOR_DIM as u32;
 
-/// From the network's pixel grid to the image's, both with pixel centres at integers.
-///
-/// Both grids cover the same area, so it is the pixels' corners that scale: the centre of the first network pixel,
-/// half a pixel in, is half a network pixel in also in the image.
-struct PixelCentres {
-    scale_x: f32,
-    scale_y: f32,
-}
-
-impl PixelCentres {
-    fn between(network: Size, image: Size) -> Self {
-        Self {
-            scale_x: image.width as f32 / network.width as f32,
-            scale_y: image.height as f32 / network.height as f32,
-        }
-    }
-
-    fn map(&self, [x, y]: [u16; 2]) -> [f32; 2] {
-        [(f32::from(x) + 0.5) * self.scale_x - 0.5, (f32::from(y) + 0.5) * self.scale_y - 0.5]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -115,19 +94,9 @@ mod tests {
     use super::super::cdr::{Malformed, Reader};
     use super::super::image::Stamp;
     use super::*;
-    use tt_backend::Params;
     use tt_backend::keypoints::Extractor;
     use tt_backend::maps::Maps;
-
-    #[test]
-    fn the_grids_share_their_corners_not_their_first_centres() {
-        // 640 columns over 1600: a network pixel spans 2.5 image pixels, its centre is 1.25 from their left edge.
-        let map = PixelCentres::between(Size::new(480, 640), Size::new(900, 1600));
-        assert_eq!(map.map([0, 0]), [0.75, 0.4375]);
-        assert_eq!(map.map([639, 479]), [1598.25, 898.5625]);
-        let same = PixelCentres::between(Size::new(480, 640), Size::new(480, 640));
-        assert_eq!(same.map([17, 400]), [17.0, 400.0]);
-    }
+    use tt_backend::{Params, Size};
 
     /// Two keypoints in an image as large as the network frame, with the descriptor (-1, 0, 0, ...).
     fn found(with_descriptors: bool) -> Detections {

@@ -35,7 +35,9 @@ const SPIN: Duration = Duration::from_millis(50);
 ///
 /// An error at start is one sentence on standard error, and exit status 1; 2 for unknown arguments.
 pub fn main() -> ExitCode {
-    match arguments::read(std::env::args().skip(1)) {
+    // Whatever the bytes: `args` would panic at a text that is not UTF-8.
+    let given = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+    match arguments::read(given) {
         Request::Run => {}
         Request::Print(text) => {
             // Whoever reads it may be gone.
