@@ -15,6 +15,8 @@ from launch_ros.substitutions import FindPackageShare
 # Arguments that override a parameter of the file when they are given.
 PARAMETERS = {
     'backend': (str, 'auto, p150 or cpu'),
+    'device_id': (int, 'number of the p150'),
+    'fallback': (str, 'when the p150 fails in the middle of its work: none or cpu'),
     'weights': (str, 'weights file (safetensors)'),
     'threads': (int, 'CPU threads of the cpu backend, 0: one per core'),
     'max_keypoints': (int, 'keypoints kept of a frame, -1 for all'),

@@ -16,6 +16,15 @@ cargo clippy --locked --workspace --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 cargo test --locked --workspace
 
+# What the Rust side of the C ABI allocates and frees, against the double in C.
+if command -v valgrind >/dev/null || scripts/apt_install.bash valgrind; then
+    say "The C ABI under valgrind"
+    runner="valgrind --quiet --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=1"
+    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$runner" cargo test --locked --package tt-metal-sys --test abi
+else
+    say "Without valgrind: leaks of the C ABI are only counted by its double"
+fi
+
 scripts/build.bash
 
 say "Clippy, rustdoc and tests of the ROS part"

@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 
-use tt_backend::{Detector, Error, Model, Options};
+use tt_backend::{BackendChoice, Detector, Error, Model, Options, Watch};
 
 type Job = Box<dyn FnOnce(&mut Detector) + Send>;
 
@@ -19,7 +20,9 @@ type Job = Box<dyn FnOnce(&mut Detector) + Send>;
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
-    model: Model,
+    watch: Watch,
+    /// Breaks when the thread is through.
+    ended: mpsc::Receiver<()>,
 }
 
 impl Engine {
@@ -29,16 +32,27 @@ impl Engine {
     ///
     /// Those of [`Detector::open`], and the operating system's refusal to start a thread.
     pub fn start(options: Options) -> Result<Self, Error> {
+        Self::start_with(move || Detector::open(&options))
+    }
+
+    /// As [`Engine::start`] with a detector that `open` gives.
+    ///
+    /// # Errors
+    ///
+    /// Those of `open`, and the operating system's refusal to start a thread.
+    pub fn start_with(open: impl FnOnce() -> Result<Detector, Error> + Send + 'static) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
         let (opened_sender, opened) = mpsc::sync_channel(1);
+        let (until_ended, ended) = mpsc::sync_channel(0);
         let on_thread = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("detector".to_owned())
             .spawn(move || {
                 // The detector is opened here, and never leaves: a device's context may belong to its thread.
-                match Detector::open(&options) {
+                let _until_ended = until_ended;
+                match open() {
                     Ok(mut detector) => {
-                        let _ = opened_sender.send(Ok(detector.model().clone()));
+                        let _ = opened_sender.send(Ok(detector.watch()));
                         on_thread.serve(&mut detector);
                     }
                     Err(error) => {
@@ -47,16 +61,40 @@ impl Engine {
                 }
             })
             .map_err(|reason| Error::System { action: "starting the detector's thread", reason })?;
-        let model = opened.recv().map_err(|_| Error::System {
+        let watch = opened.recv().map_err(|_| Error::System {
             action: "opening the detector",
             reason: std::io::Error::other("its thread panicked; the panic is above"),
         })??;
-        Ok(Self { shared, model })
+        Ok(Self { shared, watch, ended })
     }
 
     /// Which backend and which weights the detector has.
-    pub fn model(&self) -> &Model {
-        &self.model
+    pub fn model(&self) -> Arc<Model> {
+        self.watch.model()
+    }
+
+    /// The view of the detector for other threads.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Ends the engine as dropping it does. If it has a card, waits until that is closed, but no longer than `patience`: a
+    /// process that ends before leaves the card in the middle of its work.
+    pub fn close(self, patience: Duration) {
+        self.stop();
+        if self.model().backend == BackendChoice::P150 {
+            // Nothing is ever sent.
+            let _ = self.ended.recv_timeout(patience);
+        }
+    }
+
+    fn stop(&self) {
+        let mut state = self.shared.lock();
+        state.stopping = true;
+        // Freed outside the lock. Whoever waits for one of these jobs sees that it is gone.
+        let _given_up = std::mem::take(&mut state.sources);
+        drop(state);
+        self.shared.wake.notify_one();
     }
 
     /// A new place for one job, served in turn with all others.
@@ -79,12 +117,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.stopping = true;
-        // Freed outside the lock. Whoever waits for one of these jobs sees that it is gone.
-        let _given_up = std::mem::take(&mut state.sources);
-        drop(state);
-        self.shared.wake.notify_one();
+        self.stop();
     }
 }
 
@@ -296,9 +329,8 @@ impl std::fmt::Debug for Shared {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::time::Duration;
 
-    use tt_backend::{BackendChoice, Size};
+    use tt_backend::Size;
 
     use super::*;
 
@@ -310,6 +342,7 @@ mod tests {
             weights: Some("bundled".into()),
             threads: 1,
             network: Size::new(16, 16),
+            ..Options::default()
         })
         .unwrap()
     }

@@ -90,6 +90,12 @@ impl RosParameters<'_> {
         if let Some(text) = self.get::<String>("backend")? {
             options.backend = text.parse()?;
         }
+        if let Some(id) = self.count("device_id")? {
+            options.device_id = u32::try_from(id).with_context(|| format!("parameter device_id is {id}"))?;
+        }
+        if let Some(text) = self.get::<String>("fallback")? {
+            options.fallback = text.parse()?;
+        }
         if let Some(path) = self.get::<String>("weights")? {
             options.weights = (!path.is_empty()).then(|| path.into());
         }
@@ -131,13 +137,14 @@ impl RosParameters<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use tt_backend::BackendChoice;
+    use tt_backend::{BackendChoice, Fallback};
 
     #[test]
     fn the_shipped_file_holds_the_defaults() {
         let settings = Settings::from_yaml(include_str!("../../config/superpoint.yaml")).unwrap();
         assert_eq!(settings.params, Params::default());
         assert_eq!(settings.options.backend, BackendChoice::Auto);
+        assert_eq!((settings.options.device_id, settings.options.fallback), (0, Fallback::None));
         assert_eq!(settings.options.weights, None);
         assert_eq!(settings.channel, Channel::First);
     }
@@ -145,12 +152,15 @@ mod tests {
     #[test]
     fn values_reach_their_places() {
         let text = "superpoint:\n  ros__parameters: {max_keypoints: -1, nms_radius: 2, weights: a.safetensors, \
+                    backend: p150, device_id: 3, fallback: cpu, \
                     channel: luma, postprocess: upstream, qos_depth: 3, \
                     http: {port: 8080}, http.host: 0.0.0.0}\n";
         let settings = Settings::from_yaml(text).unwrap();
         assert_eq!(settings.params.max_keypoints, None);
         assert_eq!(settings.params.nms_radius, 2);
         assert_eq!(settings.params.postprocess, tt_backend::Postprocess::Upstream);
+        assert_eq!((settings.options.backend, settings.options.device_id), (BackendChoice::P150, 3));
+        assert_eq!(settings.options.fallback, Fallback::Cpu);
         assert_eq!(settings.options.weights.as_deref(), Some(Path::new("a.safetensors")));
         assert_eq!(settings.channel, Channel::Luma);
         assert_eq!((settings.listen.host.as_str(), settings.listen.port), ("0.0.0.0", 8080));
@@ -165,6 +175,8 @@ mod tests {
             ("/**:\n  ros__parameters: {nms_radius: four}\n", "nms_radius"),
             ("/**:\n  ros__parameters: {max_keypoints: -2}\n", "max_keypoints is -2"),
             ("/**:\n  ros__parameters: {backend: gpu}\n", "backend is `gpu`"),
+            ("/**:\n  ros__parameters: {fallback: gpu}\n", "fallback is `gpu`"),
+            ("/**:\n  ros__parameters: {device_id: -1}\n", "device_id is -1"),
             ("/**:\n  ros__parameters: {http: {port: 70000}}\n", "http.port"),
             ("- a\n- b\n", "sequence"),
         ] {

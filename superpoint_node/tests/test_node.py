@@ -180,6 +180,7 @@ def test_the_newest_frame_is_the_one_processed(start, picture):
     (['-p', 'weights:=/nonexistent/file.safetensors'], '/nonexistent/file.safetensors'),
     (['-p', 'nms_radius:=99'], 'nms_radius is 99'),
     (['-p', 'backend:=gpu'], 'gpu'),
+    (['-p', 'backend:=p150'], 'install TT-NN'),
     (['-p', 'keypoint_threshold:=high'], 'keypoint_threshold'),
     (['-p'], 'parameter'),
 ])

@@ -9,9 +9,9 @@ from superpoint_p150.msg import Keypoints
 from conftest import image
 from keypoints import arrays
 
-ALL = ['backend', 'weights', 'threads', 'max_keypoints', 'keypoint_threshold', 'nms_radius',
-       'border_removal_distance', 'postprocess', 'return_descriptors', 'descriptor_type', 'channel', 'range_16bit',
-       'mask', 'cameras', 'image_transport', 'qos_reliability', 'qos_depth', 'output_qos_reliability',
+ALL = ['backend', 'device_id', 'fallback', 'weights', 'threads', 'max_keypoints', 'keypoint_threshold',
+       'nms_radius', 'border_removal_distance', 'postprocess', 'return_descriptors', 'descriptor_type', 'channel',
+       'range_16bit', 'mask', 'cameras', 'image_transport', 'qos_reliability', 'qos_depth', 'output_qos_reliability',
        'output_qos_depth', 'max_rate_hz', 'lazy', 'overlay', 'use_sim_time']
 
 
@@ -81,8 +81,8 @@ def test_parameters_describe_themselves(shared):
     assert (double.from_value, double.to_value, double.step) == (0, 1, 0)
     assert described['backend'].additional_constraints == 'auto, p150 or cpu'
     read_only = {name for name, descriptor in described.items() if descriptor.read_only}
-    assert read_only == {'backend', 'weights', 'threads', 'cameras', 'image_transport', 'qos_reliability',
-                         'qos_depth', 'output_qos_reliability', 'output_qos_depth'}
+    assert read_only == {'backend', 'device_id', 'fallback', 'weights', 'threads', 'cameras', 'image_transport',
+                         'qos_reliability', 'qos_depth', 'output_qos_reliability', 'output_qos_depth'}
     unknown, = shared.describe('nothing')
     assert unknown.name == 'nothing' and unknown.type == ParameterType.PARAMETER_NOT_SET
 

@@ -79,6 +79,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// The card failed, or an operation on it.
+    #[error("the p150 failed: {reason}")]
+    Device {
+        /// Which operation, why, and what to do.
+        reason: String,
+    },
+
     /// The network overflowed: its weights are finite, but not those of a working network.
     #[error("the network gave values that are not finite; the weights {weights} do not work on this image")]
     NotFinite {

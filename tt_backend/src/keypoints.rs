@@ -5,6 +5,7 @@ use multiversion::multiversion;
 use crate::maps::Maps;
 use crate::nms::Suppression;
 use crate::params::{Params, Postprocess};
+use crate::ranking::Ranking;
 use crate::{Detections, Size};
 
 /// Length of a descriptor.
@@ -14,20 +15,7 @@ pub const DESCRIPTOR_DIM: usize = 256;
 #[derive(Debug, Default)]
 pub struct Extractor {
     suppression: Suppression,
-    candidates: Vec<Candidate>,
-}
-
-/// A pixel that may become a keypoint, as one number: its score's bits above its position, inverted. For scores,
-/// which are not negative, the order of the numbers is the order of keypoints: score first, then the smaller
-/// row, then the smaller column.
-type Candidate = u64;
-
-fn candidate(score: f32, index: usize) -> Candidate {
-    (u64::from(score.to_bits()) << 32) | u64::from(!(index as u32))
-}
-
-fn index_of(candidate: Candidate) -> usize {
-    !(candidate as u32) as usize
+    candidates: Ranking,
 }
 
 impl Extractor {
@@ -40,24 +28,7 @@ impl Extractor {
         self.candidates.clear();
         find_candidates(&mut self.suppression, maps, params, &mut self.candidates);
 
-        if let Some(count) = params.max_keypoints
-            && count < self.candidates.len()
-        {
-            if count > 0 {
-                self.candidates.select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
-            }
-            self.candidates.truncate(count);
-        }
-        self.candidates.sort_unstable_by(|a, b| b.cmp(a));
-
-        out.points.clear();
-        out.scores.clear();
-        for &candidate in &self.candidates {
-            let index = index_of(candidate);
-            // Network sides are at most 4096.
-            out.points.push([(index % size.width) as u16, (index / size.width) as u16]);
-            out.scores.push(maps.scores[index]);
-        }
+        self.candidates.best(params.max_keypoints, size, out);
         out.descriptors.clear();
         out.has_descriptors = params.return_descriptors;
         if params.return_descriptors {
@@ -68,7 +39,7 @@ impl Extractor {
 
 /// Adds the pixels that survive suppression, score above the threshold and lie inside the border.
 #[multiversion(targets("x86_64+avx2"))]
-fn find_candidates(suppression: &mut Suppression, maps: &Maps, params: &Params, candidates: &mut Vec<Candidate>) {
+fn find_candidates(suppression: &mut Suppression, maps: &Maps, params: &Params, candidates: &mut Ranking) {
     let (size, border) = (maps.size, params.border_removal_distance);
     // `transformers` measures the far borders from a frame eight times as large, so there they never apply.
     let (bottom, right) = match params.postprocess {
@@ -90,7 +61,7 @@ fn find_candidates(suppression: &mut Suppression, maps: &Maps, params: &Params, 
 
 /// Adds the pixels of a row whose score equals the bar and lies above the threshold; the first has index `first`.
 #[inline(always)]
-fn find_in_row(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candidates: &mut Vec<Candidate>) {
+fn find_in_row(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candidates: &mut Ranking) {
     const STEP: usize = 32;
     let found = |score: f32, bar: f32| (score == bar) & (score > threshold);
     for (step, (scores, bars)) in scores.chunks(STEP).zip(bars.chunks(STEP)).enumerate() {
@@ -98,7 +69,7 @@ fn find_in_row(scores: &[f32], bars: &[f32], threshold: f32, first: usize, candi
         if scores.iter().zip(bars).fold(false, |any, (&score, &bar)| any | found(score, bar)) {
             for (offset, (&score, &bar)) in scores.iter().zip(bars).enumerate() {
                 if found(score, bar) {
-                    candidates.push(candidate(score, first + step * STEP + offset));
+                    candidates.push(score, first + step * STEP + offset);
                 }
             }
         }
@@ -123,23 +94,29 @@ fn sample_all(map: &[f32], cells: Size, points: &[[u16; 2]], descriptors: &mut V
     }
 }
 
-/// Bilinear sample of the descriptor map at a pixel, zero outside the map, then divided by its L2 norm.
-///
-/// `map` is `cells.height x cells.width x 256`, channel last.
+/// The four cells that a pixel lies between on the map of `cells` cells, row-major, and their weights for a bilinear
+/// sample; a weight is 0 outside the map.
 #[inline(always)]
-fn sample(map: &[f32], cells: Size, [x, y]: [u16; 2]) -> [f32; DESCRIPTOR_DIM] {
+pub(crate) fn corners(cells: Size, [x, y]: [u16; 2]) -> [(f32, usize); 4] {
     let (u, v) = (map_position(x, cells.width), map_position(y, cells.height));
     let (column, row) = (u.floor(), v.floor());
     let (right, below) = (u - column, v - row);
     let (rows, columns) = ([(row, 1.0 - below), (row + 1.0, below)], [(column, 1.0 - right), (column + 1.0, right)]);
-    let corners: [_; 4] = std::array::from_fn(|corner| {
+    std::array::from_fn(|corner| {
         let ((row, row_weight), (column, column_weight)) = (rows[corner / 2], columns[corner % 2]);
         let inside = row >= 0.0 && column >= 0.0 && row < cells.height as f32 && column < cells.width as f32;
         // Outside, any cell will do: it counts for nothing.
         let cell = if inside { row as usize * cells.width + column as usize } else { 0 };
-        let weight = if inside { row_weight * column_weight } else { 0.0 };
-        (weight, &map[cell * DESCRIPTOR_DIM..][..DESCRIPTOR_DIM])
-    });
+        (if inside { row_weight * column_weight } else { 0.0 }, cell)
+    })
+}
+
+/// Bilinear sample of the descriptor map at a pixel, zero outside the map, then divided by its L2 norm.
+///
+/// `map` is `cells.height x cells.width x 256`, channel last.
+#[inline(always)]
+fn sample(map: &[f32], cells: Size, point: [u16; 2]) -> [f32; DESCRIPTOR_DIM] {
+    let corners = corners(cells, point).map(|(weight, cell)| (weight, &map[cell * DESCRIPTOR_DIM..][..DESCRIPTOR_DIM]));
     let mut descriptor: [f32; DESCRIPTOR_DIM] =
         std::array::from_fn(|channel| corners.iter().fold(0.0, |sum, (weight, cell)| sum + weight * cell[channel]));
     // Eight sums side by side, so that the compiler may use vectors: addition of floats has an order.

@@ -20,14 +20,16 @@ mod error;
 pub mod keypoints;
 pub mod maps;
 pub mod nms;
+pub mod p150;
 mod params;
 mod plane;
+mod ranking;
 pub mod resize;
 mod size;
 pub mod weights;
 
 pub use detections::{Detections, ServingPath, Timings};
-pub use detector::{Backend, BackendChoice, Detector, Model, Options};
+pub use detector::{Backend, BackendChoice, Detector, Fallback, Model, Options, Watch};
 pub use error::Error;
 pub use params::{Params, Postprocess};
 pub use plane::{Endian, Plane};

@@ -17,6 +17,11 @@ pub struct Maps {
     pub descriptors: Vec<f32>,
 }
 
+/// Without a branch for each value, so that it runs in vectors.
+pub(crate) fn all_finite(values: &[f32]) -> bool {
+    !values.iter().fold(false, |found, value| found | !value.is_finite())
+}
+
 impl Maps {
     /// Channels of a descriptor.
     pub const DESCRIPTOR_DIM: usize = 256;

@@ -235,6 +235,17 @@ impl<W> Filter<W> {
     }
 }
 
+/// The filter along one axis as a matrix, `output x input`, row-major: a device resizes by multiplying with it.
+pub(crate) fn triangle_matrix(input: usize, output: usize) -> Vec<f32> {
+    let filter = Filter::triangle::<f32>(input, output);
+    let mut matrix = vec![0.0; output * input];
+    for (index, row) in matrix.chunks_exact_mut(input).enumerate() {
+        let (window, weights) = filter.taps(index);
+        row[window.start..][..window.len].copy_from_slice(weights);
+    }
+    matrix
+}
+
 /// Both passes between one pair of sizes.
 #[derive(Debug)]
 struct Passes<S: Sample> {

@@ -35,7 +35,13 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn no_allocation_after_the_first_frame() {
     let network = Size::new(96, 128);
-    let options = Options { backend: BackendChoice::Cpu, weights: Some("bundled".into()), threads: 3, network };
+    let options = Options {
+        backend: BackendChoice::Cpu,
+        weights: Some("bundled".into()),
+        threads: 3,
+        network,
+        ..Options::default()
+    };
     let mut detector = Detector::open(&options).unwrap();
     // Larger than the network's frame, so that it is resized, and with corners, so that there are keypoints.
     let size = Size::new(150, 230);

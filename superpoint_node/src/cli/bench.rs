@@ -12,6 +12,8 @@ use super::{DetectorArgs, Outcome, WrongUsage, print};
 pub(super) enum BenchCommand {
     /// The CPU backend on a noise picture
     Cpu(CpuArgs),
+    /// A card on a photo: the rows of the published package's speed table
+    P150(super::bench_p150::P150Args),
     /// The HTTP server on a photo
     Http(super::bench_http::HttpArgs),
 }
@@ -65,6 +67,7 @@ impl Spread {
 pub(super) fn run(command: &BenchCommand) -> anyhow::Result<Outcome> {
     match command {
         BenchCommand::Cpu(args) => cpu(args),
+        BenchCommand::P150(args) => super::bench_p150::run(args),
         BenchCommand::Http(args) => super::bench_http::run(args),
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{DetectorArgs, Outcome, open, print};
-use crate::response::ImageSize;
+use crate::response::{ImageSize, ServingPath};
 
 #[derive(Serialize)]
 struct Info<'a> {
@@ -16,6 +16,7 @@ struct Info<'a> {
     reason: Option<&'a str>,
     weights: WeightsInfo<'a>,
     image_size: ImageSize,
+    serving_path: ServingPath,
 }
 
 #[derive(Serialize)]
@@ -43,6 +44,7 @@ pub(super) fn run(args: &DetectorArgs) -> anyhow::Result<Outcome> {
             path: weights.path.as_ref().map_or_else(|| "bundled".to_owned(), |path| path.display().to_string()),
         },
         image_size: model.network.into(),
+        serving_path: model.serving_path.into(),
     };
     print(&format!("{}\n", serde_json::to_string_pretty(&info)?))?;
     Ok(Outcome::Done)

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_http;
+mod bench_p150;
 mod detect;
 mod info;
 mod match_pictures;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
-use tt_backend::{BackendChoice, Detector, Params, Postprocess};
+use tt_backend::{BackendChoice, Detector, Fallback, Params, Postprocess};
 
 use crate::channel::Channel;
 use crate::log;
@@ -90,6 +91,12 @@ struct DetectorArgs {
     /// What runs the network: auto (a p150 if there is one, else the CPU), p150 or cpu
     #[arg(long, help_heading = "Detector")]
     backend: Option<BackendChoice>,
+    /// Number of the card, as `tt-smi -ls` counts them [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Detector")]
+    device_id: Option<u32>,
+    /// When the card fails in the middle of its work: none (errors from then on) or cpu [default: none]
+    #[arg(long, help_heading = "Detector")]
+    fallback: Option<Fallback>,
     /// Weights file (safetensors), or `bundled`; searched for if not given, see `superpoint weights path`
     #[arg(long, value_name = "FILE", help_heading = "Detector")]
     weights: Option<PathBuf>,
@@ -131,6 +138,12 @@ impl DetectorArgs {
         let mut settings = self.config.as_deref().map(Settings::from_file).transpose()?.unwrap_or_default();
         if let Some(backend) = self.backend {
             settings.options.backend = backend;
+        }
+        if let Some(id) = self.device_id {
+            settings.options.device_id = id;
+        }
+        if let Some(fallback) = self.fallback {
+            settings.options.fallback = fallback;
         }
         if let Some(weights) = &self.weights {
             settings.options.weights = Some(weights.clone());

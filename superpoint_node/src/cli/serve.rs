@@ -68,6 +68,9 @@ impl From<LogFormat> for log::Format {
     }
 }
 
+/// How long closing a card may take at the end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 fn seconds(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (0.01..=3600.0).contains(&number) { Ok(number) } else { Err("must be 0.01 to 3600 seconds".to_owned()) }
@@ -136,7 +139,9 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
     }
     tracing::info!("ending on a signal");
     server.stop();
-    drop(engine);
+    if let Some(engine) = engine {
+        engine.close(PATIENCE);
+    }
     Ok(Outcome::Done)
 }
 

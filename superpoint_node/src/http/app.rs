@@ -1,8 +1,8 @@
 //! What all requests share.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
-use tt_backend::{Error, Model};
+use tt_backend::Watch;
 
 use super::body::Bodies;
 use super::metrics::Metrics;
@@ -17,15 +17,13 @@ pub(super) struct App {
     pub(super) metrics: Metrics,
     pub(super) bodies: Bodies,
     detection: OnceLock<Detection>,
-    /// What the device said when the last detection failed.
-    failure: Mutex<Option<String>>,
 }
 
 /// The way to the detector.
 #[derive(Debug)]
 pub(super) struct Detection {
     pub(super) queue: Queue,
-    pub(super) model: Model,
+    pub(super) watch: Watch,
 }
 
 /// What the server can do at the moment.
@@ -50,13 +48,7 @@ impl Readiness {
 
 impl App {
     pub(super) fn new(options: HttpOptions) -> Self {
-        Self {
-            options,
-            metrics: Metrics::default(),
-            bodies: Bodies::default(),
-            detection: OnceLock::new(),
-            failure: Mutex::default(),
-        }
+        Self { options, metrics: Metrics::default(), bodies: Bodies::default(), detection: OnceLock::new() }
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -66,15 +58,14 @@ impl App {
     /// The first engine counts.
     pub(super) fn attach(&self, engine: &Engine) {
         let queue = engine.queue(self.limits().queue);
-        let _ = self.detection.set(Detection { queue, model: engine.model().clone() });
+        let _ = self.detection.set(Detection { queue, watch: engine.watch().clone() });
     }
 
     pub(super) fn readiness(&self) -> Readiness {
-        if self.detection.get().is_none() {
-            return Readiness::Starting;
+        match self.detection.get() {
+            None => Readiness::Starting,
+            Some(detection) => detection.watch.failure().map_or(Readiness::Ready, Readiness::Failed),
         }
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.clone().map_or(Readiness::Ready, Readiness::Failed)
     }
 
     /// The way to the detector, once it is there.
@@ -85,14 +76,5 @@ impl App {
     /// The way to the detector, for those who have something to say also without it.
     pub(super) fn detection_if_ready(&self) -> Option<&Detection> {
         self.detection.get()
-    }
-
-    /// Remembers how the device is, as the last detection shows it.
-    pub(super) fn note<T>(&self, result: &Result<T, Error>) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        match result {
-            Ok(_) => *failure = None,
-            Err(error) => *failure = Some(error.to_string()),
-        }
     }
 }

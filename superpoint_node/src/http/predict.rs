@@ -105,7 +105,6 @@ async fn detect(app: &Arc<App>, input: Input) -> Result<Response, Problem> {
         let _ = sender.send((found, params, waited));
     });
     let (found, params, waited) = answer.await.map_err(|_| Problem::internal())?;
-    app.note(&found);
     let found = found.map_err(|error| Problem::unavailable(format!("the device failed: {error}")))?;
     let timings = found.timings;
 

@@ -209,7 +209,7 @@ async fn health(State(app): State<Arc<App>>) -> Response {
         Readiness::Starting => Some(Problem::starting().detail),
         Readiness::Failed(reason) => Some(reason.clone()),
     };
-    let backend = app.detection_if_ready().map(|detection| detection.model.backend.name());
+    let backend = app.detection_if_ready().map(|detection| detection.watch.model().backend.name());
     let health = Health { status: readiness.name(), detail, backend, version: env!("CARGO_PKG_VERSION") };
     if readiness == Readiness::Ready {
         return json(StatusCode::OK, &health);
@@ -230,7 +230,7 @@ struct Info {
     weights: WeightsInfo,
     /// Size of the network frame.
     image_size: ImageSize,
-    /// Image sizes that need no preparation at their first request.
+    /// Image sizes that were prepared at the start: they need no preparation at their first request.
     prepared_image_sizes: Vec<ImageSize>,
     serving_path: ServingPath,
     /// What a request that does not say otherwise is detected with.
@@ -244,7 +244,7 @@ struct Device {
     state: &'static str,
     /// What runs where.
     description: String,
-    /// Why this backend, where `auto` chose it.
+    /// Why this backend, where `auto` chose it or a card failed.
     reason: Option<String>,
 }
 
@@ -274,7 +274,7 @@ struct LimitsInfo {
     (status = 503, body = Detail, description = "Starting"),
 ))]
 async fn info(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    let model = &app.detection()?.model;
+    let model = app.detection()?.watch.model();
     let limits = app.limits();
     let weights = &model.weights;
     Ok(json(
@@ -294,8 +294,8 @@ async fn info(State(app): State<Arc<App>>) -> Result<Response, Problem> {
                 sha256: weights.sha256.clone(),
             },
             image_size: model.network.into(),
-            prepared_image_sizes: vec![model.network.into()],
-            serving_path: tt_backend::ServingPath::default().into(),
+            prepared_image_sizes: model.prepared.iter().map(|&size| size.into()).collect(),
+            serving_path: model.serving_path.into(),
             defaults: (&app.options.params).into(),
             limits: LimitsInfo {
                 body_bytes: limits.body_bytes,

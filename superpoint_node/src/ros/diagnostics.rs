@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use r2r::diagnostic_msgs::msg::{DiagnosticArray, DiagnosticStatus, KeyValue};
 use r2r::std_msgs::msg::Header;
 use r2r::{Clock, Node, Publisher, QosProfile};
+use tt_backend::Model;
 
 use super::camera::Camera;
 use super::latency::Times;
@@ -61,11 +62,7 @@ impl Diagnostics {
     fn detector(&self, engine: &Engine, enabled: bool, hardware_id: &str) -> DiagnosticStatus {
         let model = engine.model();
         let panics = engine.panics();
-        let (level, message) = match (panics, enabled) {
-            (0, true) => (OK, "running".to_owned()),
-            (0, false) => (OK, "disabled by ~/enable".to_owned()),
-            _ => (WARN, format!("{panics} frames made the detector panic; please report it")),
-        };
+        let (level, message) = condition(&model, engine.watch().failure(), panics, enabled);
         let mut values = vec![
             value("backend", model.backend.name()),
             value("device", &model.description),
@@ -137,9 +134,21 @@ impl Diagnostics {
     }
 }
 
+/// How the detector is: the worst that there is to say.
+fn condition(model: &Model, failure: Option<String>, panics: u64, enabled: bool) -> (u8, String) {
+    match failure {
+        Some(failure) => (ERROR, failure),
+        None if model.is_fallback => (WARN, format!("on the CPU: {}", model.reason.as_deref().unwrap_or_default())),
+        None if panics > 0 => (WARN, format!("{panics} frames made the detector panic; please report it")),
+        None if enabled => (OK, "running".to_owned()),
+        None => (OK, "disabled by ~/enable".to_owned()),
+    }
+}
+
 // r2r gives every constant a type of its own.
 const OK: u8 = DiagnosticStatus::OK as u8;
 const WARN: u8 = DiagnosticStatus::WARN as u8;
+const ERROR: u8 = DiagnosticStatus::ERROR as u8;
 
 fn value(key: &str, value: impl ToString) -> KeyValue {
     KeyValue { key: key.to_owned(), value: value.to_string() }
@@ -147,4 +156,29 @@ fn value(key: &str, value: impl ToString) -> KeyValue {
 
 fn status(level: u8, name: String, message: String, hardware_id: &str, values: Vec<KeyValue>) -> DiagnosticStatus {
     DiagnosticStatus { level, name, message, hardware_id: hardware_id.to_owned(), values }
+}
+
+#[cfg(test)]
+mod tests {
+    use tt_backend::{BackendChoice, Detector, Options, Size};
+
+    use super::*;
+
+    #[test]
+    fn a_lost_card_is_an_error_and_its_stand_in_a_warning() {
+        let options = Options {
+            backend: BackendChoice::Cpu,
+            weights: Some("bundled".into()),
+            network: Size::new(16, 16),
+            ..Options::default()
+        };
+        let cpu = Detector::open(&options).expect("a detector").model().clone();
+        assert_eq!(condition(&cpu, None, 0, true), (OK, "running".to_owned()));
+        assert_eq!(condition(&cpu, None, 0, false).0, OK);
+        assert_eq!(condition(&cpu, None, 2, true).0, WARN);
+        let reason = "the p150 failed: it hangs".to_owned();
+        assert_eq!(condition(&cpu, Some(reason.clone()), 2, true), (ERROR, reason.clone()));
+        let stand_in = Model { is_fallback: true, reason: Some(reason), ..cpu };
+        assert_eq!(condition(&stand_in, None, 0, true), (WARN, "on the CPU: the p150 failed: it hangs".to_owned()));
+    }
 }

@@ -16,7 +16,7 @@ use tt_backend::Params;
 use super::arguments::{self, Request};
 use super::camera::Camera;
 use super::diagnostics::Diagnostics;
-use super::model_info;
+use super::model_info::ModelInfo;
 use super::names::Names;
 use super::parameter_services::{ParameterServices, next};
 use super::parameters::{Fixed, Live, NodeParameters, TABLE, why_unknown};
@@ -30,6 +30,9 @@ const NODE_NAME: &str = "superpoint";
 
 /// How long spinning waits for something to happen: the longest that a signal goes unnoticed.
 const SPIN: Duration = Duration::from_millis(50);
+
+/// How long closing a card may take at the end.
+const CARD_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Runs the node until a signal ends it.
 ///
@@ -82,7 +85,7 @@ fn run() -> Result<(), String> {
     let mut services =
         ParameterServices::start(&mut node, Arc::clone(&parameters)).map_err(cannot("serve parameters"))?;
     let mut switch = Switch::start(&mut node).map_err(cannot("serve ~/enable"))?;
-    let _latched = model_info::latch(&mut node, engine.model()).map_err(cannot("publish ~/model_info"))?;
+    let mut model_info = ModelInfo::latch(&mut node, engine.model()).map_err(cannot("publish ~/model_info"))?;
 
     let names = Names::of(&node).map_err(cannot("find out the node's name"))?;
     let only = [String::new()];
@@ -110,6 +113,9 @@ fn run() -> Result<(), String> {
         if let Err(error) = simulated_time.set(live.use_sim_time, &mut node) {
             r2r::log_error!(&logger, "cannot subscribe to /clock: {error}");
         }
+        if let Err(error) = model_info.update(engine.model()) {
+            r2r::log_error!(&logger, "cannot publish ~/model_info: {error}");
+        }
         diagnostics.report_when_due(&node, &engine, &mut cameras, switch.on);
     }
 
@@ -124,6 +130,7 @@ fn run() -> Result<(), String> {
     if let Some(server) = server {
         server.stop();
     }
+    engine.close(CARD_PATIENCE);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use r2r::{ParameterValue, QosProfile};
-use tt_backend::{BackendChoice, Options, Params, Postprocess, Size};
+use tt_backend::{BackendChoice, Fallback, Options, Params, Postprocess, Size};
 
 use super::mask::Mask;
 use crate::channel::Channel;
@@ -120,6 +120,8 @@ impl Quality {
 #[derive(Clone, Debug)]
 pub(super) struct Fixed {
     pub(super) backend: BackendChoice,
+    pub(super) device_id: u32,
+    pub(super) fallback: Fallback,
     pub(super) weights: String,
     pub(super) threads: usize,
     /// Namespaces; none means one camera, in the node's own.
@@ -136,6 +138,8 @@ impl Default for Fixed {
     fn default() -> Self {
         Self {
             backend: BackendChoice::Auto,
+            device_id: 0,
+            fallback: Fallback::None,
             weights: String::new(),
             threads: 0,
             cameras: Vec::new(),
@@ -153,6 +157,8 @@ impl Fixed {
     pub(super) fn detector_options(&self) -> Options {
         Options {
             backend: self.backend,
+            device_id: self.device_id,
+            fallback: self.fallback,
             weights: (!self.weights.is_empty()).then(|| PathBuf::from(&self.weights)),
             threads: self.threads,
             network: Size::NETWORK,
@@ -198,6 +204,12 @@ pub(super) const TABLE: &[Entry] = &[
         "backend",
         Kind::OneOf(&["auto", "p150", "cpu"]),
         "What runs the network: auto (a p150 if there is one, else the CPU), p150 or cpu.",
+    ),
+    fixed("device_id", Kind::Integer(0, 255), "Number of the p150, as `tt-smi -ls` counts them."),
+    fixed(
+        "fallback",
+        Kind::OneOf(&["none", "cpu"]),
+        "When the p150 fails in the middle of its work: none (frames are rejected from then on) or cpu.",
     ),
     fixed(
         "weights",
@@ -303,6 +315,8 @@ impl NodeParameters {
         let text = |value: &str| V::String(value.to_owned());
         Some(match name {
             "backend" => text(self.fixed.backend.name()),
+            "device_id" => V::Integer(self.fixed.device_id.into()),
+            "fallback" => text(self.fixed.fallback.name()),
             "weights" => text(&self.fixed.weights),
             "threads" => integer(self.fixed.threads),
             "max_keypoints" => V::Integer(detection.max_keypoints_number()),
@@ -382,6 +396,8 @@ impl NodeParameters {
         let reason = |error: tt_backend::Error| error.to_string();
         match name {
             "backend" => fixed.backend = text(value).parse::<BackendChoice>().map_err(reason)?,
+            "device_id" => fixed.device_id = u32::try_from(integer(value)).map_err(|error| error.to_string())?,
+            "fallback" => fixed.fallback = text(value).parse().map_err(reason)?,
             "weights" => fixed.weights = text(value).to_owned(),
             "threads" => fixed.threads = count(value),
             "max_keypoints" => {
@@ -593,6 +609,8 @@ mod tests {
             ("max_keypoints", text("many"), "an integer"),
             ("qos_depth", V::Integer(0), "1 to 1000"),
             ("backend", text("gpu"), "gpu"),
+            ("device_id", V::Integer(-1), "-1"),
+            ("fallback", text("gpu"), "none or cpu"),
             ("descriptor_type", text("int8"), "int8"),
             ("channel", text("green"), "first or luma"),
             ("postprocess", text("mine"), "mine"),

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Network;
 use crate::keypoints::Extractor;
-use crate::maps::Maps;
+use crate::maps::{Maps, all_finite};
 use crate::resize::Resizer;
 use crate::weights::Weights;
 use crate::{Backend, Detections, Error, Params, Plane, ServingPath, Size, Timings};
@@ -19,11 +19,6 @@ pub struct CpuBackend {
     extractor: Extractor,
     /// Name of the weights.
     weights: String,
-}
-
-/// Without a branch for each value, so that it runs in vectors.
-fn all_finite(values: &[f32]) -> bool {
-    !values.iter().fold(false, |found, value| found | !value.is_finite())
 }
 
 impl CpuBackend {
@@ -55,6 +50,15 @@ impl Backend for CpuBackend {
             1 => "cpu, 1 thread".to_owned(),
             threads => format!("cpu, {threads} threads"),
         }
+    }
+
+    fn serving_path(&self) -> ServingPath {
+        ServingPath::default()
+    }
+
+    fn prepared(&self) -> Vec<Size> {
+        // Filters for another size are made in a fraction of a millisecond.
+        vec![self.maps.size]
     }
 
     fn detect(&mut self, plane: &Plane<'_>, params: &Params, out: &mut Detections) -> Result<(), Error> {

@@ -1,0 +1,81 @@
+//! The product of matrices under convolution and matmul, fast enough for whole photos in a test.
+
+use multiversion::multiversion;
+
+/// Columns of a panel.
+const PANEL: usize = 16;
+/// Rows that are multiplied side by side.
+const ROWS: usize = 4;
+
+/// The right-hand matrix, cut into panels of columns.
+pub(super) struct Packed {
+    depth: usize,
+    columns: usize,
+    /// `[panel][depth]`
+    panels: Vec<[f32; PANEL]>,
+}
+
+impl Packed {
+    /// From a row-major matrix of `depth` rows.
+    pub(super) fn new(matrix: &[f32], depth: usize, columns: usize) -> Self {
+        let mut panels = vec![[0.0; PANEL]; columns.div_ceil(PANEL) * depth];
+        for (index, &value) in matrix.iter().enumerate() {
+            let (row, column) = (index / columns, index % columns);
+            panels[column / PANEL * depth + row][column % PANEL] = value;
+        }
+        Self { depth, columns, panels }
+    }
+
+    /// `out = left · self` for the rows that `out` has.
+    pub(super) fn multiply(&self, left: &[f32], out: &mut [f32]) {
+        multiply(self, left, out);
+    }
+
+    #[inline(always)]
+    fn multiply_here(&self, left: &[f32], out: &mut [f32]) {
+        let lefts = left.chunks(ROWS * self.depth).zip(out.chunks_mut(ROWS * self.columns));
+        for (left, out) in lefts {
+            let count = left.len() / self.depth;
+            let row = |index: usize| &left[index.min(count - 1) * self.depth..][..self.depth];
+            let rows: [&[f32]; ROWS] = std::array::from_fn(row);
+            for (panel, values) in self.panels.chunks_exact(self.depth).enumerate() {
+                let mut sums = [[0.0f32; PANEL]; ROWS];
+                for (depth, values) in values.iter().enumerate() {
+                    for (sums, row) in sums.iter_mut().zip(rows) {
+                        let factor = row[depth];
+                        for (sum, value) in sums.iter_mut().zip(values) {
+                            *sum += factor * value;
+                        }
+                    }
+                }
+                let first = panel * PANEL;
+                let width = PANEL.min(self.columns - first);
+                for (out, sums) in out.chunks_exact_mut(self.columns).zip(sums) {
+                    out[first..first + width].copy_from_slice(&sums[..width]);
+                }
+            }
+        }
+    }
+}
+
+/// As [`Packed::multiply`], in vectors where the processor has them.
+#[multiversion(targets("x86_64+avx2"))]
+fn multiply(packed: &Packed, left: &[f32], out: &mut [f32]) {
+    packed.multiply_here(left, out);
+}
+
+/// Calls `work(index, chunk)` for the chunks of `out`, on all cores.
+pub(super) fn in_parallel(out: &mut [f32], chunk: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = (out.len() / chunk).div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        for (part, out) in out.chunks_mut(share * chunk).enumerate() {
+            let work = &work;
+            scope.spawn(move || {
+                for (index, out) in out.chunks_mut(chunk).enumerate() {
+                    work(part * share + index, out);
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,565 @@
+//! A card without a card: each operation with the device's number formats, in tests only.
+//!
+//! - Values are rounded to bf16 after every operation, or stay fp32 where the tensor is; sums are fp32. Softmax reads fp32
+//!   through the matrix unit, which cuts it to 11 bits (TF32); other operations on fp32 go through the vector unit, which
+//!   does not. How many passes the multiplier takes is not modelled, nor are the approximations of the card's own
+//!   exponential and reciprocal root.
+//! - Shapes, layouts and memory are checked as TT-NN does, and where TT-NN is lax, more strictly: what passes here is meant to
+//!   pass there.
+//! - Traces are modelled: while one is recorded nothing is computed; every program must have run before; nothing may be
+//!   allocated for keeps, written or read. A tensor that only the trace knew loses its values after the replay.
+//! - Two queues are modelled: what was written on the upload queue may only be used after its event was waited for.
+//!
+//! `rules`: what is accepted. `compute`: what is computed. `gemm`: the product under both convolution and matmul.
+
+mod compute;
+mod gemm;
+mod rules;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::fmt;
+use std::rc::Rc;
+
+use half::bf16;
+use tt_metal_sys::{Compute, Conv2dOptions, DType, Layout, MaxPool2dOptions, Memory, Spec};
+
+use super::device::{Device, DeviceError, Queue, Result};
+
+/// Values of a tensor, row-major whatever its layout.
+#[derive(Clone, Debug)]
+pub(super) enum Values {
+    /// fp32, or bf16, whose values are those of fp32 with the lower half zero.
+    Float(Vec<f32>),
+    /// 16-bit integers.
+    Half(Vec<u16>),
+    /// 32-bit integers.
+    Word(Vec<u32>),
+}
+
+impl Values {
+    /// Numbers rounded to a tensor's format.
+    fn of(dtype: DType, mut values: Vec<f32>) -> Self {
+        if dtype == DType::Bf16 {
+            values.iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32());
+        }
+        Self::Float(values)
+    }
+
+    fn floats(&self) -> Vec<f32> {
+        match self {
+            Self::Float(values) => values.clone(),
+            _ => panic!("the rules let integers pass as numbers"),
+        }
+    }
+
+    fn half(&self) -> &[u16] {
+        match self {
+            Self::Half(values) => values,
+            _ => panic!("the rules let something else pass as integers of 16 bits"),
+        }
+    }
+
+    fn words(&self) -> &[u32] {
+        match self {
+            Self::Word(values) => values,
+            _ => panic!("the rules let something else pass as integers of 32 bits"),
+        }
+    }
+}
+
+/// A tensor of the emulation.
+#[derive(Clone)]
+pub(super) struct Tensor(Rc<Inner>);
+
+struct Inner {
+    spec: Spec,
+    /// `None` before the first operation that fills it, and after a trace is through with it.
+    values: RefCell<Option<Values>>,
+    /// Number of the upload that wrote it last, if nothing has waited for it.
+    upload: Cell<u64>,
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0.spec)
+    }
+}
+
+impl Tensor {
+    fn new(spec: Spec, values: Option<Values>) -> Self {
+        Self(Rc::new(Inner { spec, values: RefCell::new(values), upload: Cell::new(0) }))
+    }
+
+    fn values(&self, operation: &'static str) -> Result<std::cell::Ref<'_, Values>> {
+        std::cell::Ref::filter_map(self.0.values.borrow(), Option::as_ref)
+            .map_err(|_| refuse(operation, format!("{self:?} has no values: freed, or never written")))
+    }
+}
+
+/// A convolution with its weights, `[kernel row, kernel column, in][out]`.
+#[derive(Debug)]
+pub(super) struct Conv {
+    options: Conv2dOptions,
+    weights: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+type Work = Rc<dyn Fn(&[Tensor]) -> Result<Vec<Values>>>;
+
+/// One recorded operation.
+#[derive(Clone)]
+struct Step {
+    name: &'static str,
+    work: Work,
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+}
+
+/// A recorded sequence.
+pub(super) struct Trace {
+    steps: Vec<Step>,
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.steps.iter().map(|step| step.name)).finish()
+    }
+}
+
+/// A point in the upload queue: the number of its last write.
+#[derive(Debug)]
+pub(super) struct Event(u64);
+
+/// The emulated card.
+#[derive(Default)]
+pub(super) struct Emulation {
+    /// Operations with shapes and options that have run.
+    programs: RefCell<HashSet<String>>,
+    recording: RefCell<Option<Vec<Step>>>,
+    uploads: Cell<u64>,
+    /// The last upload that the work queue has waited for.
+    arrived: Cell<u64>,
+    /// What makes the next replay fail, for tests of failures.
+    pub(super) failure: RefCell<Option<DeviceError>>,
+    /// Whether reshapes shift all elements by one, for tests of the self test.
+    pub(super) reshape_fault: RefCell<bool>,
+}
+
+impl fmt::Debug for Emulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Emulation")
+    }
+}
+
+pub(super) fn refuse(operation: &'static str, reason: impl Into<String>) -> DeviceError {
+    DeviceError { operation, reason: reason.into() }
+}
+
+impl Emulation {
+    /// Number of programs that have been compiled.
+    pub(super) fn programs(&self) -> usize {
+        self.programs.borrow().len()
+    }
+
+    /// What only tests write.
+    pub(super) fn write_f32(&self, to: &Tensor, data: &[f32]) {
+        *to.0.values.borrow_mut() = Some(Values::of(to.0.spec.dtype, data.to_vec()));
+    }
+
+    /// Runs an operation, or records it.
+    fn run(
+        &self,
+        name: &'static str,
+        options: impl fmt::Debug,
+        inputs: &[&Tensor],
+        outputs: &[Spec],
+        work: impl Fn(&[Tensor]) -> Result<Vec<Values>> + 'static,
+    ) -> Result<Vec<Tensor>> {
+        let outputs: Vec<Tensor> = outputs.iter().map(|&spec| Tensor::new(spec, None)).collect();
+        self.run_into(name, options, inputs, &outputs, work)?;
+        Ok(outputs)
+    }
+
+    fn run_into(
+        &self,
+        name: &'static str,
+        options: impl fmt::Debug,
+        inputs: &[&Tensor],
+        outputs: &[Tensor],
+        work: impl Fn(&[Tensor]) -> Result<Vec<Values>> + 'static,
+    ) -> Result<()> {
+        let program = format!("{name} {options:?} {inputs:?}");
+        let inputs = inputs.iter().map(|&tensor| tensor.clone()).collect();
+        let step = Step { name, work: Rc::new(work), inputs, outputs: outputs.to_vec() };
+        if let Some(steps) = self.recording.borrow_mut().as_mut() {
+            if !self.programs.borrow().contains(&program) {
+                return Err(refuse(name, format!("compiled while a trace is recorded: {program}")));
+            }
+            steps.push(step);
+            return Ok(());
+        }
+        self.programs.borrow_mut().insert(program);
+        self.execute(&step)
+    }
+
+    /// [`run`](Self::run) for an operation on numbers; its result is rounded to the output's format.
+    fn compute(
+        &self,
+        name: &'static str,
+        options: impl fmt::Debug,
+        inputs: &[&Tensor],
+        output: Spec,
+        work: impl Fn(&mut Vec<Vec<f32>>) -> Vec<f32> + 'static,
+    ) -> Result<Tensor> {
+        let work = move |inputs: &[Tensor]| {
+            let inputs = inputs.iter().map(|input| Ok(input.values(name)?.floats()));
+            Ok(vec![Values::of(output.dtype, work(&mut inputs.collect::<Result<_>>()?))])
+        };
+        Ok(only(self.run(name, options, inputs, &[output], work)?))
+    }
+
+    /// [`compute`](Self::compute) on elements in the same place of two tensors.
+    fn elementwise(
+        &self,
+        name: &'static str,
+        a: &Tensor,
+        b: &Tensor,
+        work: impl Fn(f32, f32) -> f32 + 'static,
+    ) -> Result<Tensor> {
+        let output = rules::elementwise(name, a.0.spec, b.0.spec)?;
+        self.compute(name, (), &[a, b], output, move |inputs| {
+            inputs[0].iter().zip(&inputs[1]).map(|(&a, &b)| work(a, b)).collect()
+        })
+    }
+
+    /// [`compute`](Self::compute) for an operation that only moves: where each element of the output comes from.
+    fn pick(
+        &self,
+        name: &'static str,
+        options: impl fmt::Debug,
+        input: &Tensor,
+        output: Spec,
+        source: impl Fn([usize; 4]) -> [usize; 4] + 'static,
+    ) -> Result<Tensor> {
+        let shape = input.0.spec.shape;
+        self.compute(name, options, &[input], output, move |inputs| {
+            compute::pick(&inputs[0], output.shape, |at| compute::flat(shape, source(at)))
+        })
+    }
+
+    fn execute(&self, step: &Step) -> Result<()> {
+        for input in &step.inputs {
+            if input.0.upload.get() > self.arrived.get() {
+                return Err(refuse(step.name, format!("{input:?} is read before its upload was waited for")));
+            }
+        }
+        let values = (step.work)(&step.inputs)?;
+        for (output, values) in step.outputs.iter().zip(values) {
+            *output.0.values.borrow_mut() = Some(values);
+        }
+        Ok(())
+    }
+
+    fn not_while_recording(&self, operation: &'static str) -> Result<()> {
+        match *self.recording.borrow() {
+            Some(_) => Err(refuse(operation, "not while a trace is recorded")),
+            None => Ok(()),
+        }
+    }
+
+    fn fill(&self, operation: &'static str, queue: Queue, to: &Tensor, values: Values, bytes: usize) -> Result<()> {
+        self.not_while_recording(operation)?;
+        rules::host_access(operation, to.0.spec, bytes)?;
+        if queue == Queue::Upload {
+            self.uploads.set(self.uploads.get() + 1);
+            to.0.upload.set(self.uploads.get());
+        }
+        *to.0.values.borrow_mut() = Some(values);
+        Ok(())
+    }
+}
+
+/// The one output of an operation that has one.
+fn only(mut outputs: Vec<Tensor>) -> Tensor {
+    outputs.remove(0)
+}
+
+impl Device for Emulation {
+    type Tensor = Tensor;
+    type Conv = Rc<Conv>;
+    type Event = Event;
+    type Trace = Trace;
+
+    fn spec(&self, tensor: &Tensor) -> Spec {
+        tensor.0.spec
+    }
+
+    fn allocate(&self, spec: Spec) -> Result<Tensor> {
+        self.not_while_recording("allocate")?;
+        // Undefined values, which here are NaN: they would be noticed wherever they came out.
+        let values = match spec.dtype {
+            DType::Bf16 | DType::F32 => Values::Float(vec![f32::NAN; spec.volume()]),
+            DType::U16 => Values::Half(vec![0; spec.volume()]),
+            DType::U32 => Values::Word(vec![0; spec.volume()]),
+        };
+        Ok(Tensor::new(spec, Some(values)))
+    }
+
+    fn constant(&self, spec: Spec, values: &[f32]) -> Result<Tensor> {
+        self.not_while_recording("constant")?;
+        if spec.dtype != DType::Bf16 || values.len() != spec.volume() {
+            return Err(refuse("constant", format!("{} values for {spec:?}", values.len())));
+        }
+        Ok(Tensor::new(spec, Some(Values::of(spec.dtype, values.to_vec()))))
+    }
+
+    fn write(&self, queue: Queue, to: &Tensor, data: &[u16]) -> Result<()> {
+        let values = match to.0.spec.dtype {
+            DType::Bf16 => Values::Float(data.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect()),
+            _ => Values::Half(data.to_vec()),
+        };
+        self.fill("write", queue, to, values, size_of_val(data))
+    }
+
+    fn write_u32(&self, queue: Queue, to: &Tensor, data: &[u32]) -> Result<()> {
+        self.fill("write", queue, to, Values::Word(data.to_vec()), size_of_val(data))
+    }
+
+    fn read(&self, from: &Tensor, data: &mut [u16]) -> Result<()> {
+        self.not_while_recording("read")?;
+        rules::host_access("read", from.0.spec, size_of_val(data))?;
+        match &*from.values("read")? {
+            Values::Float(values) => {
+                data.iter_mut().zip(values).for_each(|(bits, &value)| *bits = bf16::from_f32(value).to_bits());
+            }
+            values => data.copy_from_slice(values.half()),
+        }
+        Ok(())
+    }
+
+    fn read_f32(&self, from: &Tensor, data: &mut [f32]) -> Result<()> {
+        self.not_while_recording("read")?;
+        rules::host_access("read", from.0.spec, size_of_val(data))?;
+        data.copy_from_slice(&from.values("read")?.floats());
+        Ok(())
+    }
+
+    fn record_event(&self, queue: Queue) -> Result<Event> {
+        Ok(Event(if queue == Queue::Upload { self.uploads.get() } else { 0 }))
+    }
+
+    fn wait_for_event(&self, queue: Queue, event: &Event) -> Result<()> {
+        if queue == Queue::Work {
+            self.arrived.set(self.arrived.get().max(event.0));
+        }
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.not_while_recording("synchronize")
+    }
+
+    fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(Trace, T)> {
+        self.not_while_recording("begin trace")?;
+        *self.recording.borrow_mut() = Some(Vec::new());
+        let done = work();
+        let steps = self.recording.borrow_mut().take().unwrap_or_default();
+        Ok((Trace { steps }, done?))
+    }
+
+    fn replay(&self, trace: &Trace) -> Result<()> {
+        self.not_while_recording("replay trace")?;
+        if let Some(failure) = self.failure.borrow_mut().take() {
+            return Err(failure);
+        }
+        for step in &trace.steps {
+            self.execute(step)?;
+        }
+        // What nobody holds but the trace has been given to somebody else.
+        let mut held = std::collections::HashMap::new();
+        let tensors = || trace.steps.iter().flat_map(|step| step.inputs.iter().chain(&step.outputs));
+        for tensor in tensors() {
+            *held.entry(Rc::as_ptr(&tensor.0)).or_insert(0) += 1;
+        }
+        for tensor in tensors() {
+            if Rc::strong_count(&tensor.0) == held[&Rc::as_ptr(&tensor.0)] {
+                *tensor.0.values.borrow_mut() = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare_conv2d(&self, options: &Conv2dOptions, weights: &[f32], bias: &[f32]) -> Result<Rc<Conv>> {
+        self.not_while_recording("prepare conv2d")?;
+        rules::conv2d_weights(options, weights.len(), bias.len())?;
+        let Conv2dOptions { in_channels, out_channels, kernel: [rows, columns], .. } = *options;
+        let rounded = |value: f32| bf16::from_f32(value).to_f32();
+        let taps = rows * columns;
+        let mut packed = vec![0.0; weights.len()];
+        for (index, &weight) in weights.iter().enumerate() {
+            let (output, input, tap) = (index / (in_channels * taps), index / taps % in_channels, index % taps);
+            packed[(tap * in_channels + input) * out_channels + output] = rounded(weight);
+        }
+        let bias = bias.iter().copied().map(rounded).collect();
+        Ok(Rc::new(Conv { options: *options, weights: packed, bias }))
+    }
+
+    fn conv2d(&self, conv: &Rc<Conv>, input: &Tensor) -> Result<Tensor> {
+        let output = rules::conv2d(&conv.options, input.0.spec)?;
+        let conv = Rc::clone(conv);
+        self.compute("conv2d", conv.options, &[input], output, move |inputs| {
+            compute::conv2d(&conv.options, &conv.weights, &conv.bias, &inputs[0])
+        })
+    }
+
+    fn max_pool2d(&self, input: &Tensor, options: &MaxPool2dOptions) -> Result<Tensor> {
+        let output = rules::max_pool2d(options, input.0.spec)?;
+        let options = *options;
+        self.compute("max_pool2d", options, &[input], output, move |inputs| compute::max_pool2d(&options, &inputs[0]))
+    }
+
+    fn matmul(&self, a: &Tensor, b: &Tensor, _: Compute, dtype: DType) -> Result<Tensor> {
+        let (a_shape, b_shape) = (a.0.spec.shape, b.0.spec.shape);
+        let output = rules::matmul(a.0.spec, b.0.spec, dtype)?;
+        self.compute("matmul", dtype, &[a, b], output, move |inputs| {
+            compute::matmul(a_shape, b_shape, &inputs[0], &inputs[1])
+        })
+    }
+
+    fn softmax(&self, input: &Tensor, _: Compute) -> Result<Tensor> {
+        let spec = input.0.spec;
+        rules::in_tiles("softmax", spec)?;
+        self.compute("softmax", (), &[input], Spec { memory: Memory::Dram, ..spec }, move |inputs| {
+            inputs[0].chunks_exact_mut(spec.shape[3]).for_each(compute::softmax);
+            inputs.remove(0)
+        })
+    }
+
+    fn rms_norm(&self, input: &Tensor, gamma: &Tensor, epsilon: f32, _: Compute) -> Result<Tensor> {
+        let spec = input.0.spec;
+        rules::rms_norm(spec, gamma.0.spec)?;
+        self.compute("rms_norm", epsilon, &[input, gamma], Spec { memory: Memory::Dram, ..spec }, move |inputs| {
+            let gamma = inputs.remove(1);
+            inputs[0].chunks_exact_mut(spec.shape[3]).for_each(|row| compute::rms_norm(row, &gamma, epsilon));
+            inputs.remove(0)
+        })
+    }
+
+    fn slice(&self, input: &Tensor, begin: [usize; 4], end: [usize; 4]) -> Result<Tensor> {
+        let output = rules::slice(input.0.spec, begin, end)?;
+        self.pick("slice", (begin, end), input, output, move |at| std::array::from_fn(|i| at[i] + begin[i]))
+    }
+
+    fn reshape(&self, input: &Tensor, shape: [usize; 4]) -> Result<Tensor> {
+        let output = rules::reshape(input.0.spec, shape)?;
+        let fault = *self.reshape_fault.borrow();
+        let work = move |inputs: &[Tensor]| {
+            let mut values = inputs[0].values("reshape")?.clone();
+            if let (Values::Float(values), true) = (&mut values, fault) {
+                values.rotate_left(1);
+            }
+            Ok(vec![values])
+        };
+        Ok(only(self.run("reshape", shape, &[input], &[output], work)?))
+    }
+
+    fn permute(&self, input: &Tensor, order: [usize; 4]) -> Result<Tensor> {
+        let output = rules::permute(input.0.spec, order)?;
+        self.pick("permute", order, input, output, move |to| {
+            let mut at = [0; 4];
+            for (&dimension, position) in order.iter().zip(to) {
+                at[dimension] = position;
+            }
+            at
+        })
+    }
+
+    fn to_layout(&self, input: &Tensor, layout: Layout) -> Result<Tensor> {
+        let output = Spec { layout, ..input.0.spec };
+        let work = |inputs: &[Tensor]| Ok(vec![inputs[0].values("to_layout")?.clone()]);
+        Ok(only(self.run("to_layout", layout, &[input], &[output], work)?))
+    }
+
+    fn typecast(&self, input: &Tensor, dtype: DType) -> Result<Tensor> {
+        let output = rules::typecast(input.0.spec, dtype)?;
+        self.compute("typecast", dtype, &[input], output, |inputs| inputs.remove(0))
+    }
+
+    fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        self.elementwise("add", a, b, |a, b| a + b)
+    }
+
+    fn add_scalar(&self, input: &Tensor, value: f32) -> Result<Tensor> {
+        rules::in_tiles("add", input.0.spec)?;
+        self.compute("add", value, &[input], input.0.spec, move |inputs| {
+            inputs.remove(0).into_iter().map(|element| element + value).collect()
+        })
+    }
+
+    fn floor(&self, input: &Tensor) -> Result<Tensor> {
+        rules::in_tiles("floor", input.0.spec)?;
+        self.compute("floor", (), &[input], input.0.spec, |inputs| {
+            inputs.remove(0).into_iter().map(f32::floor).collect()
+        })
+    }
+
+    fn eq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        self.elementwise("eq", a, b, |a, b| f32::from(u8::from(a == b)))
+    }
+
+    fn multiply(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        self.elementwise("multiply", a, b, |a, b| a * b)
+    }
+
+    fn topk(&self, input: &Tensor, k: usize) -> Result<(Tensor, Tensor)> {
+        let spec = input.0.spec;
+        let outputs = rules::topk(spec, k)?;
+        let work = move |inputs: &[Tensor]| {
+            let values = inputs[0].values("topk")?.floats();
+            let best = values.chunks_exact(spec.shape[3]).flat_map(|row| compute::topk(row, k));
+            let (indices, best): (Vec<u16>, Vec<f32>) = best.unzip();
+            Ok(vec![Values::of(spec.dtype, best), Values::Half(indices)])
+        };
+        let mut outputs = self.run("topk", k, &[input], &outputs, work)?;
+        let indices = outputs.remove(1);
+        Ok((only(outputs), indices))
+    }
+
+    fn gather(&self, input: &Tensor, indices: &Tensor) -> Result<Tensor> {
+        let (spec, chosen) = (input.0.spec, indices.0.spec);
+        let output = rules::gather(spec, chosen)?;
+        let work = move |inputs: &[Tensor]| {
+            let (values, indices) = (inputs[0].values("gather")?.floats(), inputs[1].values("gather")?);
+            let rows = values.chunks_exact(spec.shape[3]).zip(indices.half().chunks_exact(chosen.shape[3]));
+            let gathered = rows.flat_map(|(row, indices)| indices.iter().map(|&index| row[usize::from(index)]));
+            Ok(vec![Values::of(spec.dtype, gathered.collect())])
+        };
+        Ok(only(self.run("gather", (), &[input, indices], &[output], work)?))
+    }
+
+    fn embedding(&self, indices: &Tensor, table: &Tensor) -> Result<Tensor> {
+        let output = rules::embedding(indices.0.spec, table.0.spec)?;
+        let [_, _, rows, width] = table.0.spec.shape;
+        let work = move |inputs: &[Tensor]| {
+            let (indices, table) = (inputs[0].values("embedding")?, inputs[1].values("embedding")?);
+            let table = table.floats();
+            let mut out = Vec::new();
+            for &index in indices.words() {
+                let index = index as usize;
+                if index >= rows {
+                    return Err(refuse("embedding", format!("row {index} of a table of {rows}")));
+                }
+                out.extend_from_slice(&table[index * width..][..width]);
+            }
+            Ok(vec![Values::of(DType::Bf16, out)])
+        };
+        Ok(only(self.run("embedding", (), &[indices, table], &[output], work)?))
+    }
+
+    fn copy(&self, from: &Tensor, to: &Tensor) -> Result<()> {
+        rules::copy(from.0.spec, to.0.spec)?;
+        let work = |inputs: &[Tensor]| Ok(vec![inputs[0].values("copy")?.clone()]);
+        self.run_into("copy", to.0.spec, &[from], std::slice::from_ref(to), work)
+    }
+}

@@ -1,0 +1,113 @@
+//! Finding `libttsp.so` and checking that it is the right one.
+
+use std::ffi::{CStr, c_int};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::abi::{self, Functions};
+use crate::device::Handle;
+use crate::{Device, DeviceOptions, Error, LoadError};
+
+/// Environment variable with the path of the library, for one that the dynamic loader does not find by itself.
+pub const LIBRARY_VARIABLE: &str = "TTSP_LIBRARY";
+
+/// What the dynamic loader looks for otherwise.
+const LIBRARY_NAME: &str = "libttsp.so";
+
+/// The loaded library. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Library {
+    loaded: Arc<Loaded>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    functions: Functions,
+    path: PathBuf,
+    /// Never used again, but the functions are in it.
+    _library: libloading::Library,
+}
+
+impl Library {
+    /// Loads the library that [`LIBRARY_VARIABLE`] names, else the one that the dynamic loader finds.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, when something that it needs is missing, or when it is of another version.
+    pub fn load() -> Result<Self, LoadError> {
+        let path = std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| LIBRARY_NAME.into());
+        Self::load_from(Path::new(&path))
+    }
+
+    /// Loads the library at `path`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Library::load`].
+    pub fn load_from(path: &Path) -> Result<Self, LoadError> {
+        // SAFETY: initialisers of the library run. A file of this name that does harm when it is loaded could as well
+        // have replaced this program.
+        let library = unsafe { libloading::Library::new(path) }
+            .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
+        let symbol = |error: libloading::Error| LoadError::Symbol { path: path.to_owned(), reason: error.to_string() };
+        // SAFETY: this function has had this signature since the first version.
+        let version = unsafe { library.get::<unsafe extern "C" fn() -> u32>(b"ttsp_abi_version\0") }.map_err(symbol)?;
+        // SAFETY: as above.
+        let found = unsafe { version() };
+        if found != abi::ABI_VERSION {
+            return Err(LoadError::Version { path: path.to_owned(), found, expected: abi::ABI_VERSION });
+        }
+        // SAFETY: the version says that these are the signatures; the library is kept beside them.
+        let functions = unsafe { Functions::of(&library) }.map_err(symbol)?;
+        Ok(Self { loaded: Arc::new(Loaded { functions, path: path.to_owned(), _library: library }) })
+    }
+
+    /// The file, or the name by which the dynamic loader found it.
+    pub fn path(&self) -> &Path {
+        &self.loaded.path
+    }
+
+    /// Version of TT-NN that the library was compiled against.
+    pub fn ttnn_version(&self) -> String {
+        // SAFETY: the function takes nothing and gives a string that lives as long as the library.
+        unsafe { CStr::from_ptr((self.functions().ttnn_version)()) }.to_string_lossy().into_owned()
+    }
+
+    /// Makes all devices opened afterwards mock Blackhole cards: operations are checked and planned as for a card, but
+    /// nothing is computed. Before the first open.
+    ///
+    /// # Errors
+    ///
+    /// When TT-NN refuses.
+    pub fn mock(&self) -> Result<(), Error> {
+        // SAFETY: the function takes nothing.
+        self.check("mock", unsafe { (self.functions().mock)() })
+    }
+
+    /// Opens a card.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or it cannot be opened.
+    pub fn open(&self, options: &DeviceOptions) -> Result<Device, Error> {
+        let mut out = std::ptr::null_mut();
+        // SAFETY: both pointers are valid for the call.
+        self.check("open device", unsafe { (self.functions().device_open)(&options.to_abi(), &mut out) })?;
+        Ok(Device { handle: Rc::new(Handle { library: self.clone(), pointer: out }) })
+    }
+
+    pub(crate) fn functions(&self) -> &Functions {
+        &self.loaded.functions
+    }
+
+    /// The error of the call that gave `status`, which was this thread's last.
+    pub(crate) fn check(&self, operation: &'static str, status: c_int) -> Result<(), Error> {
+        if status == abi::OK {
+            return Ok(());
+        }
+        // SAFETY: the function takes nothing; the string is copied before this thread's next call.
+        let reason = unsafe { CStr::from_ptr((self.functions().last_error)()) }.to_string_lossy().into_owned();
+        Err(Error { operation, reason })
+    }
+}
