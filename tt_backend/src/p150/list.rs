@@ -10,8 +10,9 @@ use crate::{Params, Size};
 /// frame, 0 where there are fewer; `reached` is memory.
 ///
 /// The device compared scores that were rounded to bf16: of survivors within the radius of each other only the one with the
-/// highest score stays, all if they are equal in fp32 too. A pixel that was itself suppressed does not count, as on the host
-/// it would; for that it would have to lie within bf16's rounding of one of its neighbours and below a third.
+/// highest score stays, all if they are equal in fp32 too. Only survivors are compared: a pixel that another one suppressed
+/// suppresses in its turn where suppression compares fp32, and here not if only fp32 tells it from this one. That is one
+/// keypoint in thousands.
 ///
 /// Returns whether the list is complete. It is not when the last of a column may reach the threshold: there may be more, and
 /// which of several equal ones the device left out is open.

@@ -201,6 +201,14 @@ fn against_fp32(name: &str, size: Size, pixels: &[u8]) -> (f64, f64, f64) {
     let agreement = f1(&found.points, &expected.points);
     eprintln!("{name}: score PCC {score_pcc:.5}, descriptor PCC {descriptor_pcc:.5}, F1 {agreement:.4}");
 
+    // The device's suppression, and the host's of the device's scores in fp32.
+    let mut in_fp32 = Detections::default();
+    let without = Params { return_descriptors: false, ..params };
+    crate::keypoints::Extractor::default().extract(&device_maps, &without, &mut in_fp32);
+    let other = found.points.iter().filter(|point| !in_fp32.points.contains(point)).count();
+    eprintln!("{name}: {other} of {} keypoints are not those of suppression in fp32", found.len());
+    assert!(other <= 2, "{name}");
+
     // Sampled descriptors, keypoint by keypoint, where both found the same pixel.
     let (ours, theirs) = (found.descriptors().unwrap(), expected.descriptors().unwrap());
     let mut common = 0;
@@ -216,10 +224,12 @@ fn against_fp32(name: &str, size: Size, pixels: &[u8]) -> (f64, f64, f64) {
 }
 
 fn photos_agree(photos: impl IntoIterator<Item = (String, Size, Vec<u8>)>) {
-    for (name, size, pixels) in photos {
-        let (score_pcc, descriptor_pcc, agreement) = against_fp32(&name, size, &pixels);
-        assert!(score_pcc >= 0.997 && descriptor_pcc >= 0.999 && agreement >= 0.97, "{name}");
-    }
+    let disagrees = |(name, size, pixels): &(String, Size, Vec<u8>)| {
+        let (score_pcc, descriptor_pcc, agreement) = against_fp32(name, *size, pixels);
+        score_pcc < 0.997 || descriptor_pcc < 0.999 || agreement < 0.97
+    };
+    let others: Vec<String> = photos.into_iter().filter(disagrees).map(|(name, ..)| name).collect();
+    assert!(others.is_empty(), "{others:?}");
 }
 
 #[test]

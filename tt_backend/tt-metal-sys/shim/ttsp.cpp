@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -87,11 +88,18 @@ namespace {
 
 thread_local std::string last_error;
 
-/// What TT-NN says, without the C++ stack that it appends.
+/// What TT-NN says, without the place in its source before it and the C++ stack after it.
 void remember(const char* text) {
     last_error = text;
     if (const auto stack = last_error.find("\nbacktrace:"); stack != std::string::npos) {
         last_error.resize(stack);
+    }
+    constexpr std::string_view mark = "info:\n";
+    if (const auto info = last_error.find(mark); info != std::string::npos) {
+        last_error.erase(0, info + mark.size());
+    }
+    if (last_error.starts_with("Out of Memory")) {
+        last_error.insert(0, "the tensors do not fit into the card's memory: ");
     }
 }
 
@@ -222,6 +230,17 @@ void check_map(const ttnn::Tensor& input, uint32_t height, uint32_t width, uint3
     const auto spec = spec_of(input);
     if (std::memcmp(spec.shape, expected, sizeof expected) != 0) {
         refuse("the input is " + text(spec.shape) + ", but " + text(expected) + " is due");
+    }
+}
+
+/// TT-NN would spread the smaller one, and mix number formats.
+void check_alike(const ttnn::Tensor& a, const ttnn::Tensor& b) {
+    const auto first = spec_of(a);
+    const auto second = spec_of(b);
+    if (std::memcmp(first.shape, second.shape, sizeof first.shape) != 0 || first.dtype != second.dtype) {
+        refuse(
+            "the operands are " + text(first.shape) + " and " + text(second.shape) +
+            ", but one shape and one number format are due");
     }
 }
 
@@ -484,6 +503,13 @@ int ttsp_max_pool2d(const ttsp_tensor* input, const ttsp_max_pool2d_options* opt
     return one_result(out, [&] {
         const auto& o = *options;
         check_map(input->tensor, o.height, o.width, o.channels);
+        for (int axis = 0; axis < 2; ++axis) {
+            if (o.padding[axis] > o.kernel[axis] / 2) {
+                refuse(
+                    "padding " + std::to_string(o.padding[axis]) + " is more than half of a window of " +
+                    std::to_string(o.kernel[axis]));
+            }
+        }
         std::optional<const MemoryConfig> memory;
         if (o.output_memory != TTSP_L1_SHARDED) {
             memory.emplace(memory_of(o.output_memory));
@@ -521,6 +547,12 @@ int ttsp_rms_norm(
 
 int ttsp_slice(const ttsp_tensor* input, const uint32_t begin[4], const uint32_t end[4], ttsp_tensor** out) {
     return one_result(out, [&] {
+        const auto spec = spec_of(input->tensor);
+        for (int axis = 0; axis < 4; ++axis) {
+            if (begin[axis] >= end[axis] || end[axis] > spec.shape[axis]) {
+                refuse(text(begin) + " to " + text(end) + " is no part of " + text(spec.shape));
+            }
+        }
         const std::array<uint32_t, 4> first{begin[0], begin[1], begin[2], begin[3]};
         const std::array<uint32_t, 4> last{end[0], end[1], end[2], end[3]};
         return ttnn::slice(input->tensor, first, last, std::array<uint32_t, 4>{1, 1, 1, 1}, memory_of(TTSP_DRAM));
@@ -528,7 +560,13 @@ int ttsp_slice(const ttsp_tensor* input, const uint32_t begin[4], const uint32_t
 }
 
 int ttsp_reshape(const ttsp_tensor* input, const uint32_t shape[4], ttsp_tensor** out) {
-    return one_result(out, [&] { return ttnn::reshape(input->tensor, shape_of(shape)); });
+    return one_result(out, [&] {
+        const auto spec = spec_of(input->tensor);
+        if (volume(shape) != volume(spec.shape)) {
+            refuse(text(spec.shape) + " has not as many elements as " + text(shape));
+        }
+        return ttnn::reshape(input->tensor, shape_of(shape));
+    });
 }
 
 int ttsp_permute(const ttsp_tensor* input, const uint32_t order[4], ttsp_tensor** out) {
@@ -551,7 +589,10 @@ int ttsp_typecast(const ttsp_tensor* input, uint32_t dtype, ttsp_tensor** out) {
 }
 
 int ttsp_add(const ttsp_tensor* a, const ttsp_tensor* b, ttsp_tensor** out) {
-    return one_result(out, [&] { return ttnn::add(a->tensor, b->tensor); });
+    return one_result(out, [&] {
+        check_alike(a->tensor, b->tensor);
+        return ttnn::add(a->tensor, b->tensor);
+    });
 }
 
 int ttsp_add_scalar(const ttsp_tensor* input, float value, ttsp_tensor** out) {
@@ -563,11 +604,17 @@ int ttsp_floor(const ttsp_tensor* input, ttsp_tensor** out) {
 }
 
 int ttsp_eq(const ttsp_tensor* a, const ttsp_tensor* b, ttsp_tensor** out) {
-    return one_result(out, [&] { return ttnn::eq(a->tensor, b->tensor); });
+    return one_result(out, [&] {
+        check_alike(a->tensor, b->tensor);
+        return ttnn::eq(a->tensor, b->tensor);
+    });
 }
 
 int ttsp_multiply(const ttsp_tensor* a, const ttsp_tensor* b, ttsp_tensor** out) {
-    return one_result(out, [&] { return ttnn::multiply(a->tensor, b->tensor); });
+    return one_result(out, [&] {
+        check_alike(a->tensor, b->tensor);
+        return ttnn::multiply(a->tensor, b->tensor);
+    });
 }
 
 int ttsp_topk(const ttsp_tensor* input, uint32_t k, ttsp_tensor** values, ttsp_tensor** indices) {

@@ -30,38 +30,30 @@ impl Packed {
     pub(super) fn multiply(&self, left: &[f32], out: &mut [f32]) {
         multiply(self, left, out);
     }
+}
 
-    #[inline(always)]
-    fn multiply_here(&self, left: &[f32], out: &mut [f32]) {
-        let lefts = left.chunks(ROWS * self.depth).zip(out.chunks_mut(ROWS * self.columns));
-        for (left, out) in lefts {
-            let count = left.len() / self.depth;
-            let row = |index: usize| &left[index.min(count - 1) * self.depth..][..self.depth];
-            let rows: [&[f32]; ROWS] = std::array::from_fn(row);
-            for (panel, values) in self.panels.chunks_exact(self.depth).enumerate() {
-                let mut sums = [[0.0f32; PANEL]; ROWS];
-                for (depth, values) in values.iter().enumerate() {
-                    for (sums, row) in sums.iter_mut().zip(rows) {
-                        let factor = row[depth];
-                        for (sum, value) in sums.iter_mut().zip(values) {
-                            *sum += factor * value;
-                        }
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn multiply(right: &Packed, left: &[f32], out: &mut [f32]) {
+    let Packed { depth, columns, panels } = right;
+    for (left, out) in left.chunks(ROWS * depth).zip(out.chunks_mut(ROWS * columns)) {
+        let count = left.len() / depth;
+        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &left[row.min(count - 1) * depth..][..*depth]);
+        for (panel, values) in panels.chunks_exact(*depth).enumerate() {
+            let mut sums = [[0.0f32; PANEL]; ROWS];
+            for (depth, values) in values.iter().enumerate() {
+                for (sums, row) in sums.iter_mut().zip(rows) {
+                    for (sum, value) in sums.iter_mut().zip(values) {
+                        *sum = row[depth].mul_add(*value, *sum);
                     }
                 }
-                let first = panel * PANEL;
-                let width = PANEL.min(self.columns - first);
-                for (out, sums) in out.chunks_exact_mut(self.columns).zip(sums) {
-                    out[first..first + width].copy_from_slice(&sums[..width]);
-                }
+            }
+            let first = panel * PANEL;
+            let width = PANEL.min(columns - first);
+            for (out, sums) in out.chunks_exact_mut(*columns).zip(sums) {
+                out[first..first + width].copy_from_slice(&sums[..width]);
             }
         }
     }
-}
-
-/// As [`Packed::multiply`], in vectors where the processor has them.
-#[multiversion(targets("x86_64+avx2"))]
-fn multiply(packed: &Packed, left: &[f32], out: &mut [f32]) {
-    packed.multiply_here(left, out);
 }
 
 /// Calls `work(index, chunk)` for the chunks of `out`, on all cores.
