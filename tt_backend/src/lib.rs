@@ -24,6 +24,7 @@ mod params;
 mod plane;
 pub mod resize;
 mod size;
+pub mod team;
 pub mod weights;
 
 pub use detections::{Detections, ServingPath, Timings};

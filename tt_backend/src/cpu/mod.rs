@@ -12,7 +12,6 @@
 //! - `heads`: 1x1 layers, softmax, L2 norm
 //! - `gemm`: the matrix product under all of them
 //! - `simd`: the three instruction sets, and the choice between them
-//! - `team`: the threads
 //! - `buffer`: aligned memory, and memory that threads share
 //!
 //! Maps are channel-last (`[row][column][channel]`), so that transforms and products run over channels in whole vectors.
@@ -28,7 +27,6 @@ mod first_layer;
 mod gemm;
 mod heads;
 mod simd;
-mod team;
 mod winograd;
 
 pub use backend::CpuBackend;
@@ -36,6 +34,7 @@ pub use backend::CpuBackend;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::team::Team;
 use crate::weights::Weights;
 use crate::{Error, Size, maps::Maps};
 
@@ -44,7 +43,6 @@ use conv::{Block, Layer, Layout, MapSource, Scratch, Source, Tiles};
 use first_layer::{FirstLayer, FrameSource, PaddedFrame};
 use heads::{Descriptors, Hidden, Pointwise, Scores};
 pub use simd::InstructionSet;
-use team::Team;
 
 /// SuperPoint's network for frames of one size.
 ///
@@ -167,6 +165,11 @@ impl Network {
     /// Number of threads, the caller's included.
     pub fn threads(&self) -> usize {
         self.team.size()
+    }
+
+    /// The threads, for what comes before and after the network.
+    pub fn team(&mut self) -> &mut Team {
+        &mut self.team
     }
 
     /// The instruction set in use.
