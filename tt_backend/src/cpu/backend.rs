@@ -90,6 +90,12 @@ mod tests {
         let detect =
             |weights: &Weights| CpuBackend::new(weights, size, 1)?.detect(&plane, &params, &mut Detections::default());
         assert!(detect(&weights).is_ok());
+        for layer in 0..weights.encoder.len() {
+            let usual = weights.encoder[layer].weight.clone();
+            weights.encoder[layer].weight *= 1e38;
+            assert!(matches!(detect(&weights), Err(Error::NotFinite { .. })), "encoder layer {layer}");
+            weights.encoder[layer].weight = usual;
+        }
         for conv in &mut weights.descriptor {
             conv.weight *= 1e30;
         }

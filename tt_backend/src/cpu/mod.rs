@@ -115,10 +115,7 @@ impl Network {
         threads: usize,
         instructions: InstructionSet,
     ) -> Result<Self, Error> {
-        let sane = |n: usize| n.is_multiple_of(8) && (16..=4096).contains(&n);
-        if !sane(size.height) || !sane(size.width) {
-            return Err(Error::NetworkSize(size));
-        }
+        Self::check_size(size)?;
         let threads = match threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
@@ -155,6 +152,16 @@ impl Network {
             team,
             layers,
         })
+    }
+
+    /// Whether there can be a network for frames of `size`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NetworkSize`] for a size that is not a multiple of 8 from 16 to 4096 in both directions.
+    pub fn check_size(size: Size) -> Result<(), Error> {
+        let sane = |n: usize| n.is_multiple_of(8) && (16..=4096).contains(&n);
+        if sane(size.height) && sane(size.width) { Ok(()) } else { Err(Error::NetworkSize(size)) }
     }
 
     /// Frame size.
