@@ -195,6 +195,16 @@ def test_gray_and_deep_png(compressed_node, shared, reference, picture):
     assert same(compressed_node.detect(compressed(wide, 'png')), shared.detect(image(wide, 'mono16')))
 
 
+def test_range_and_channel_of_a_compressed_image(compressed_node, shared, picture):
+    wide = picture[:, :, 0].astype(np.uint16) * 8 + 100
+    for changes, message, raw in [({'range_16bit': [100, 2140]}, compressed(wide, 'png'), image(wide, 'mono16')),
+                                  ({'channel': 'luma'}, compressed(picture, 'png'), image(picture, 'rgb8'))]:
+        as_usual = compressed_node.detect(message)
+        with compressed_node.changed(**changes), shared.changed(**changes):
+            answer = compressed_node.detect(message)
+            assert same(answer, shared.detect(raw)) and not same(answer, as_usual), changes
+
+
 @pytest.mark.parametrize('claimed', ['jpeg', 'png', 'bgr8; jpeg compressed bgr8'])
 def test_jpeg(compressed_node, shared, picture, claimed):
     # Gray, so that two decoders differ by rounding only, not by how they spread colours.

@@ -6,10 +6,14 @@ use crate::maps::Maps;
 use crate::nms::Suppression;
 use crate::params::{Params, Postprocess};
 use crate::ranking::Ranking;
+use crate::team::Team;
 use crate::{Detections, Size};
 
 /// Length of a descriptor.
 pub const DESCRIPTOR_DIM: usize = 256;
+
+/// Descriptors that a thread samples at a time.
+const SAMPLED_TOGETHER: usize = 64;
 
 /// Takes keypoints out of maps. Keeps its scratch memory from frame to frame.
 #[derive(Debug, Default)]
@@ -23,17 +27,23 @@ impl Extractor {
     ///
     /// Order: score descending, ties by row, then column. Descriptors are sampled if `params` ask for them; the
     /// maps must then hold them.
-    pub fn extract(&mut self, maps: &Maps, params: &Params, out: &mut Detections) {
+    pub fn extract(&mut self, maps: &Maps, params: &Params, team: &mut Team, out: &mut Detections) {
+        self.find(maps, params, out);
         let size = maps.size;
+        out.has_descriptors = params.return_descriptors;
+        let descriptors = if params.return_descriptors { out.points.len() } else { 0 };
+        out.descriptors.resize(descriptors * DESCRIPTOR_DIM, 0.0);
+        team.for_chunks(&mut out.descriptors, SAMPLED_TOGETHER * DESCRIPTOR_DIM, |_, number, descriptors| {
+            let points = &out.points[number * SAMPLED_TOGETHER..];
+            sample_all(&maps.descriptors, size.cells(), points, descriptors);
+        });
+    }
+
+    /// Replaces points and scores in `out` by those of the keypoints of `maps`, and leaves descriptors alone.
+    pub(crate) fn find(&mut self, maps: &Maps, params: &Params, out: &mut Detections) {
         self.candidates.clear();
         find_candidates(&mut self.suppression, maps, params, &mut self.candidates);
-
-        self.candidates.best(params.max_keypoints, size, out);
-        out.descriptors.clear();
-        out.has_descriptors = params.return_descriptors;
-        if params.return_descriptors {
-            sample_all(&maps.descriptors, size.cells(), &out.points, &mut out.descriptors);
-        }
+        self.candidates.best(params.max_keypoints, maps.size, out);
     }
 }
 
@@ -85,12 +95,11 @@ fn map_position(pixel: u16, cells: usize) -> f32 {
     (f32::from(pixel) - 3.5) / (8.0 * cells - 4.5) * (cells - 1.0)
 }
 
-/// Adds the descriptors of all points.
+/// Writes the descriptors of the first points, as many as there is room for.
 #[multiversion(targets("x86_64+avx2"))]
-fn sample_all(map: &[f32], cells: Size, points: &[[u16; 2]], descriptors: &mut Vec<f32>) {
-    descriptors.reserve(points.len() * DESCRIPTOR_DIM);
-    for &point in points {
-        descriptors.extend_from_slice(&sample(map, cells, point));
+fn sample_all(map: &[f32], cells: Size, points: &[[u16; 2]], descriptors: &mut [f32]) {
+    for (descriptor, &point) in descriptors.as_chunks_mut().0.iter_mut().zip(points) {
+        *descriptor = sample(map, cells, point);
     }
 }
 
@@ -139,7 +148,7 @@ mod tests {
 
     fn extract(maps: &Maps, params: &Params) -> Detections {
         let mut out = Detections::default();
-        Extractor::default().extract(maps, params, &mut out);
+        Extractor::default().extract(maps, params, &mut Team::new(2).unwrap(), &mut out);
         out
     }
 

@@ -26,6 +26,7 @@ mod plane;
 mod ranking;
 pub mod resize;
 mod size;
+pub mod team;
 pub mod weights;
 
 pub use detections::{Detections, ServingPath, Timings};

@@ -7,13 +7,20 @@
 //! first for some tall images, which moves a level here and there.) Own code because the maintained crate
 //! (`fast_image_resize`) keeps fewer bits of the filter and misses Pillow's value by a level at every eighth pixel.
 
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
 use multiversion::multiversion;
 
 use crate::plane::{Plane, Samples};
+use crate::team::Team;
 use crate::{Endian, Size};
 
 /// Bits after the point of Pillow's 8-bit filter weights.
 const PRECISION_BITS: u32 = 32 - 8 - 2;
+
+/// Rows of the frame that a thread makes at a time.
+const BAND: usize = 32;
 
 /// Rows that the horizontal pass filters side by side: one vector of eight 32-bit lanes.
 const LANES: usize = 8;
@@ -34,15 +41,15 @@ impl Resizer {
     }
 
     /// Writes the plane, resized and scaled to 0..=1, into `frame` (row-major, the target's size).
-    pub fn resize(&mut self, plane: &Plane<'_>, frame: &mut Vec<f32>) {
-        frame.resize(self.target.height * self.target.width, 0.0);
+    pub fn resize(&mut self, plane: &Plane<'_>, team: &mut Team, frame: &mut Vec<f32>) {
+        frame.resize(self.target.area(), 0.0);
         match plane.samples() {
-            Samples::U8 => self.resize_u8(plane, frame),
-            Samples::U16 { endian, black, white } => self.resize_u16(plane, endian, black, white, frame),
+            Samples::U8 => self.resize_u8(plane, team, frame),
+            Samples::U16 { endian, black, white } => self.resize_u16(plane, endian, black, white, team, frame),
         }
     }
 
-    fn resize_u8(&mut self, plane: &Plane<'_>, frame: &mut [f32]) {
+    fn resize_u8(&mut self, plane: &Plane<'_>, team: &mut Team, frame: &mut [f32]) {
         let to_unit = |sample: u8| f32::from(sample) / 255.0;
         if plane.size() == self.target {
             for (y, row) in frame.chunks_exact_mut(self.target.width).enumerate() {
@@ -53,39 +60,39 @@ impl Resizer {
             }
             return;
         }
-        self.bytes.prepare(plane.size(), self.target);
-        self.bytes.run(
-            |first, count, block| {
-                if count == LANES && plane.row_u8_contiguous(first).is_some() {
-                    let row = |lane| plane.row_u8_contiguous(first + lane).unwrap_or_default();
-                    return interleave(std::array::from_fn(row), block);
-                }
-                (0..count).for_each(|lane| scatter(plane.row_u8(first + lane), lane, block));
-            },
-            |y, samples| {
-                let row = &mut frame[y * samples.len()..][..samples.len()];
-                row.iter_mut().zip(samples).for_each(|(out, &sample)| *out = to_unit(sample));
-            },
-        );
+        let read = |first: usize, count: usize, block: &mut [[u8; LANES]]| {
+            if count == LANES && plane.row_u8_contiguous(first).is_some() {
+                let row = |lane| plane.row_u8_contiguous(first + lane).unwrap_or_default();
+                return interleave(std::array::from_fn(row), block);
+            }
+            (0..count).for_each(|lane| scatter(plane.row_u8(first + lane), lane, block));
+        };
+        self.bytes.prepare(plane.size(), self.target, team.size());
+        self.bytes.run(team, read, to_unit, frame);
     }
 
-    fn resize_u16(&mut self, plane: &Plane<'_>, endian: Endian, black: u16, white: u16, frame: &mut [f32]) {
+    fn resize_u16(
+        &mut self,
+        plane: &Plane<'_>,
+        endian: Endian,
+        black: u16,
+        white: u16,
+        team: &mut Team,
+        frame: &mut [f32],
+    ) {
         let (low, range) = (f32::from(black), f32::from(white) - f32::from(black));
         let to_unit = |sample: u16| ((f32::from(sample) - low) / range).clamp(0.0, 1.0);
-        let width = self.target.width;
         if plane.size() == self.target {
-            for (y, row) in frame.chunks_exact_mut(width).enumerate() {
+            for (y, row) in frame.chunks_exact_mut(self.target.width).enumerate() {
                 row.iter_mut().zip(plane.row_u16(y, endian)).for_each(|(out, sample)| *out = to_unit(sample));
             }
             return;
         }
-        self.words.prepare(plane.size(), self.target);
-        self.words.run(
-            |first, count, block| {
-                (0..count).for_each(|lane| scatter(plane.row_u16(first + lane, endian).map(to_unit), lane, block));
-            },
-            |y, samples| frame[y * width..][..width].copy_from_slice(samples),
-        );
+        let read = |first: usize, count: usize, block: &mut [[f32; LANES]]| {
+            (0..count).for_each(|lane| scatter(plane.row_u16(first + lane, endian).map(to_unit), lane, block));
+        };
+        self.words.prepare(plane.size(), self.target, team.size());
+        self.words.run(team, read, |sample| sample, frame);
     }
 }
 
@@ -114,9 +121,9 @@ fn interleave(rows: [&[u8]; LANES], block: &mut [[u8; LANES]]) {
 }
 
 /// A sample type with the arithmetic in which it is filtered.
-trait Sample: Copy + Default + std::fmt::Debug {
+trait Sample: Copy + Default + Send + std::fmt::Debug {
     /// Type of filter weights and sums.
-    type Weight: Copy + Default + std::fmt::Debug;
+    type Weight: Copy + Default + Send + Sync + std::fmt::Debug;
     /// What a sum starts from.
     const START: Self::Weight;
     fn weight(weight: f64) -> Self::Weight;
@@ -233,6 +240,13 @@ impl<W> Filter<W> {
         let window = self.windows[index];
         (window, &self.weights[index * self.stride..][..window.len])
     }
+
+    /// The input samples of all these outputs.
+    fn span(&self, outputs: Range<usize>) -> Range<usize> {
+        let windows = &self.windows[outputs];
+        let end = |window: &Window| window.start + window.len;
+        windows.first().map_or(0, |window| window.start)..windows.last().map_or(0, end)
+    }
 }
 
 /// The filter along one axis as a matrix, `output x input`, row-major: a device resizes by multiplying with it.
@@ -249,13 +263,21 @@ pub(crate) fn triangle_matrix(input: usize, output: usize) -> Vec<f32> {
 /// Both passes between one pair of sizes.
 #[derive(Debug)]
 struct Passes<S: Sample> {
-    sizes: Option<(Size, Size)>,
+    /// Input, output, and the number of threads.
+    prepared: Option<(Size, Size, usize)>,
     /// `None` where the width, or the height, stays as it is: Pillow then leaves that pass out.
     horizontal: Option<Filter<S::Weight>>,
     vertical: Option<Filter<S::Weight>>,
+    /// One for each thread.
+    scratch: Vec<Mutex<Scratch<S>>>,
+}
+
+/// What a thread needs to itself.
+#[derive(Debug)]
+struct Scratch<S: Sample> {
     /// [`LANES`] input rows, interleaved.
     block: Vec<[S; LANES]>,
-    /// All input rows at the output's width.
+    /// The input rows under a band of the output, at the output's width.
     rows: Vec<S>,
     sums: Vec<S::Weight>,
     line: Vec<S>,
@@ -263,57 +285,72 @@ struct Passes<S: Sample> {
 
 impl<S: Sample> Default for Passes<S> {
     fn default() -> Self {
-        Self {
-            sizes: None,
-            horizontal: None,
-            vertical: None,
-            block: Vec::new(),
-            rows: Vec::new(),
-            sums: Vec::new(),
-            line: Vec::new(),
-        }
+        Self { prepared: None, horizontal: None, vertical: None, scratch: Vec::new() }
     }
 }
 
 impl<S: Sample> Passes<S> {
-    fn prepare(&mut self, input: Size, output: Size) {
-        if self.sizes == Some((input, output)) {
+    fn prepare(&mut self, input: Size, output: Size, threads: usize) {
+        if self.prepared == Some((input, output, threads)) {
             return;
         }
-        self.sizes = Some((input, output));
+        self.prepared = Some((input, output, threads));
         self.horizontal = (input.width != output.width).then(|| Filter::triangle::<S>(input.width, output.width));
         self.vertical = (input.height != output.height).then(|| Filter::triangle::<S>(input.height, output.height));
+        let bands = (0..output.height).step_by(BAND).map(|y| y..(y + BAND).min(output.height));
+        let most = bands.map(|band| self.input_rows(band).len()).max().unwrap_or(0);
         // Replaced rather than resized, so that one huge frame does not hold its memory for ever.
-        self.block = vec![[S::default(); LANES]; input.width];
-        self.rows = vec![S::default(); input.height * output.width];
-        self.sums = vec![S::START; output.width];
-        self.line = vec![S::default(); output.width];
+        let scratch = || Scratch {
+            block: vec![[S::default(); LANES]; input.width],
+            rows: vec![S::default(); most * output.width],
+            sums: vec![S::START; output.width],
+            line: vec![S::default(); output.width],
+        };
+        self.scratch = (0..threads).map(|_| Mutex::new(scratch())).collect();
     }
 
-    /// `read(first, count, block)` puts so many input rows into the lanes of the block; `write(y, row)` takes output
-    /// row `y`.
-    fn run(&mut self, read: impl Fn(usize, usize, &mut [[S; LANES]]), mut write: impl FnMut(usize, &[S])) {
-        let Some((input, output)) = self.sizes else {
-            return;
-        };
-        for first in (0..input.height).step_by(LANES) {
-            let count = LANES.min(input.height - first);
-            read(first, count, &mut self.block);
-            let rows = &mut self.rows[first * output.width..][..count * output.width];
-            match &self.horizontal {
-                Some(filter) => filter_rows(filter, &self.block, rows),
-                None => unscatter(&self.block, rows),
-            }
+    /// The input rows that count for a band of output rows.
+    fn input_rows(&self, band: Range<usize>) -> Range<usize> {
+        match &self.vertical {
+            Some(filter) => filter.span(band),
+            None => band,
         }
-        for y in 0..output.height {
-            match &self.vertical {
-                Some(filter) => {
-                    filter_columns(filter.taps(y), &self.rows, &mut self.sums, &mut self.line);
-                    write(y, &self.line);
+    }
+
+    /// `read(first, count, block)` puts so many input rows into the lanes of the block.
+    fn run(
+        &self,
+        team: &mut Team,
+        read: impl Fn(usize, usize, &mut [[S; LANES]]) + Sync,
+        to_unit: impl Fn(S) -> f32 + Sync,
+        frame: &mut [f32],
+    ) {
+        let Some((_, Size { width, .. }, _)) = self.prepared else { return };
+        team.for_chunks(frame, BAND * width, |worker, number, frame| {
+            let mut scratch = self.scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
+            let Scratch { block, rows, sums, line } = &mut *scratch;
+            let band = number * BAND..number * BAND + frame.len() / width;
+            let input = self.input_rows(band.clone());
+            for (first, rows) in input.clone().step_by(LANES).zip(rows.chunks_mut(LANES * width)) {
+                let count = LANES.min(input.end - first);
+                read(first, count, block);
+                match &self.horizontal {
+                    Some(filter) => filter_rows(filter, block, &mut rows[..count * width]),
+                    None => unscatter(block, &mut rows[..count * width]),
                 }
-                None => write(y, &self.rows[y * output.width..][..output.width]),
             }
-        }
+            for (y, frame) in band.zip(frame.chunks_exact_mut(width)) {
+                let samples = match &self.vertical {
+                    Some(filter) => {
+                        let (window, weights) = filter.taps(y);
+                        filter_columns(&rows[(window.start - input.start) * width..], weights, sums, line);
+                        &*line
+                    }
+                    None => &rows[(y - input.start) * width..][..width],
+                };
+                frame.iter_mut().zip(samples).for_each(|(out, &sample)| *out = to_unit(sample));
+            }
+        });
     }
 }
 
@@ -352,17 +389,11 @@ fn unscatter<S: Sample>(block: &[[S; LANES]], rows: &mut [S]) {
     }
 }
 
-/// The vertical pass for one output row, along the rows so that it runs in vectors.
+/// The vertical pass for one output row, from the first of its input rows; along the rows so that it runs in vectors.
 #[multiversion(targets("x86_64+avx2"))]
-fn filter_columns<S: Sample>(
-    (window, weights): (Window, &[S::Weight]),
-    rows: &[S],
-    sums: &mut [S::Weight],
-    line: &mut [S],
-) {
-    let width = line.len();
+fn filter_columns<S: Sample>(rows: &[S], weights: &[S::Weight], sums: &mut [S::Weight], line: &mut [S]) {
     sums.fill(S::START);
-    for (row, &weight) in rows[window.start * width..].chunks_exact(width).zip(weights) {
+    for (row, &weight) in rows.chunks_exact(line.len()).zip(weights) {
         for (sum, &sample) in sums.iter_mut().zip(row) {
             *sum = S::add(*sum, weight, sample);
         }

@@ -13,6 +13,7 @@ use safetensors::SafeTensors;
 use tt_backend::cpu::Network;
 use tt_backend::maps::Maps;
 use tt_backend::resize::Resizer;
+use tt_backend::team::Team;
 use tt_backend::weights::{Conv, Provenance, Weights};
 use tt_backend::{BackendChoice, Detections, Detector, Endian, Options, Params, Plane, Postprocess, Size};
 
@@ -190,7 +191,7 @@ fn compare(weights: &Weights, case: &Case, plane: &Plane<'_>) -> Comparison {
 /// The network's two outputs, where the case has them.
 fn compare_maps(weights: &Weights, case: &Case, plane: &Plane<'_>) -> Comparison {
     let mut frame = Vec::new();
-    Resizer::new(case.size).resize(plane, &mut frame);
+    Resizer::new(case.size).resize(plane, &mut Team::new(2).map_err(|error| error.to_string())?, &mut frame);
     let mut maps = Maps::new(case.size);
     let mut network = Network::new(weights, case.size, 0).map_err(|error| error.to_string())?;
     network.forward(&frame, true, &mut maps);
@@ -337,19 +338,20 @@ fn against_pillow(frame: &[f32], theirs: &[f32]) -> (f32, f64) {
 #[test]
 fn resize_is_pillows() {
     let mut compared = 0;
+    let mut team = Team::new(3).expect("threads");
     for (size, deep, theirs) in resizes() {
         let mut frame = Vec::new();
         if deep {
             let samples: Vec<u8> = noise(size, 48).flat_map(|value| (value as u16).to_be_bytes()).collect();
             let plane = Plane::from_u16(&samples, size, 2 * size.width, 2, Endian::Big).expect("noise");
-            Resizer::new(Size::NETWORK).resize(&plane, &mut frame);
+            Resizer::new(Size::NETWORK).resize(&plane, &mut team, &mut frame);
             let worst = largest(frame.iter().step_by(37).zip(&theirs).map(|(a, b)| a - b));
             eprintln!("{size} 16 bit: differs by at most {worst:.1e}");
             assert!(worst < 2e-6, "{size} 16 bit: {worst}");
         } else {
             let samples: Vec<u8> = noise(size, 56).map(|value| value as u8).collect();
             let plane = Plane::contiguous(&samples, size).expect("noise");
-            Resizer::new(Size::NETWORK).resize(&plane, &mut frame);
+            Resizer::new(Size::NETWORK).resize(&plane, &mut team, &mut frame);
             let (worst, exact) = against_pillow(&frame, &theirs);
             assert!(exact == 1.0, "{size}: {worst} levels, exact at {:.2} %", 100.0 * exact);
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tt_backend::cpu::Network;
 use tt_backend::{BackendChoice, Detector, Params, Plane, Size};
 
 use super::{DetectorArgs, Outcome, WrongUsage, print};
@@ -30,7 +31,7 @@ pub(super) struct CpuArgs {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     runs: u32,
     /// Size of the network frame, height x width, multiples of 8
-    #[arg(long, default_value_t = Size::NETWORK, value_name = "HxW")]
+    #[arg(long, default_value_t = Size::NETWORK, value_name = "HxW", value_parser = network_size)]
     size: Size,
     #[command(flatten)]
     detector: DetectorArgs,
@@ -122,6 +123,13 @@ fn cpu(args: &CpuArgs) -> anyhow::Result<Outcome> {
         ))?;
     }
     Ok(Outcome::Done)
+}
+
+/// A size that the network takes.
+fn network_size(text: &str) -> Result<Size, String> {
+    let size = text.parse()?;
+    Network::check_size(size).map_err(|error| error.to_string())?;
+    Ok(size)
 }
 
 /// Reproducible noise, so that no step has an easy picture.

@@ -11,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use tt_backend::p150::P150Backend;
 use tt_backend::resize::Resizer;
+use tt_backend::team::Team;
 use tt_backend::weights::Weights;
 use tt_backend::{Backend as _, BackendChoice, Detections, Plane, Size};
 
@@ -89,7 +90,7 @@ pub(super) fn run(args: &P150Args) -> anyhow::Result<Outcome> {
     let plane = samples.plane()?;
     let size = plane.size();
     let red = Plane::from_u8(colors.as_raw(), size, 3 * size.width, 3)?;
-    let frame = frame(&plane);
+    let frame = frame(&plane)?;
     let frame = Plane::contiguous(&frame, Size::NETWORK)?;
 
     let weights = Weights::find(options.weights.as_deref())?;
@@ -135,10 +136,10 @@ pub(super) fn run(args: &P150Args) -> anyhow::Result<Outcome> {
 }
 
 /// The network's frame of a plane in 8 bits.
-fn frame(plane: &Plane<'_>) -> Vec<u8> {
+fn frame(plane: &Plane<'_>) -> Result<Vec<u8>, tt_backend::Error> {
     let mut frame = Vec::new();
-    Resizer::new(Size::NETWORK).resize(plane, &mut frame);
-    frame.iter().map(|&value| (255.0 * value).round() as u8).collect()
+    Resizer::new(Size::NETWORK).resize(plane, &mut Team::new(1)?, &mut frame);
+    Ok(frame.iter().map(|&value| (255.0 * value).round() as u8).collect())
 }
 
 fn print_report(report: &Report, json: bool) -> anyhow::Result<()> {

@@ -101,8 +101,8 @@ struct DetectorArgs {
     #[arg(long, value_name = "FILE", help_heading = "Detector")]
     weights: Option<PathBuf>,
     /// Threads of the cpu backend; 0 is one for each core
-    #[arg(long, value_name = "N", help_heading = "Detector")]
-    threads: Option<usize>,
+    #[arg(long, value_name = "N", help_heading = "Detector", value_parser = clap::value_parser!(u16).range(..=1024))]
+    threads: Option<u16>,
 }
 
 /// Parameters of each detection.
@@ -149,7 +149,7 @@ impl DetectorArgs {
             settings.options.weights = Some(weights.clone());
         }
         if let Some(threads) = self.threads {
-            settings.options.threads = threads;
+            settings.options.threads = threads.into();
         }
         Ok(settings)
     }

@@ -117,9 +117,20 @@ fn text_of(image: &RawValue) -> Result<Cow<'_, str>, Problem> {
     }
 }
 
+/// The bytes. Line breaks are skipped: many programs write base64 with them.
 fn base64(text: &str) -> Result<Vec<u8>, Problem> {
-    base64_simd::STANDARD.decode_to_vec(text).map_err(|_| {
-        let stray = |character: char| !character.is_ascii_alphanumeric() && !matches!(character, '+' | '/' | '=');
+    let decoded = base64_simd::STANDARD.decode_to_vec(text);
+    let decoded = decoded.or_else(|error| {
+        let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
+        if !text.bytes().any(|byte| is_break(&byte)) {
+            return Err(error);
+        }
+        let unbroken: Vec<u8> = text.bytes().filter(|byte| !is_break(byte)).collect();
+        base64_simd::STANDARD.decode_to_vec(unbroken)
+    });
+    decoded.map_err(|_| {
+        let stray =
+            |character: char| !character.is_ascii_alphanumeric() && !matches!(character, '+' | '/' | '=' | '\r' | '\n');
         Problem::bad(match text.chars().enumerate().find(|&(_, character)| stray(character)) {
             Some(_) if text.starts_with("data:") => {
                 "image is a data URL, but must be base64 alone: what stands behind the comma".to_owned()

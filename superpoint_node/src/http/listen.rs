@@ -18,6 +18,10 @@ use tokio_util::sync::CancellationToken;
 use super::app::App;
 use super::routes;
 
+/// When half of the places are taken, who comes new gets so many times less patience for a head: connections that say
+/// nothing must not keep out those that have something to ask.
+const CROWDED: u32 = 10;
+
 /// Serves until `stop`, then lets what runs finish, within the limit.
 pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: CancellationToken) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -27,8 +31,7 @@ pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: Cancellati
     let limits = *app.limits();
     let router = routes::router(Arc::clone(&app));
     let mut http = http1::Builder::new();
-    // Also how long a connection may be idle between two requests.
-    http.timer(TokioTimer::new()).header_read_timeout(limits.patience);
+    http.timer(TokioTimer::new());
 
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(limits.connections));
@@ -42,6 +45,9 @@ pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: Cancellati
         // A client that takes no bytes of its answer is left; one that waits for its answer sends none itself.
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(limits.patience));
+        let crowded = places.available_permits() < limits.connections / 2;
+        // Also how long a connection may be idle between two requests.
+        http.header_read_timeout(if crowded { limits.patience / CROWDED } else { limits.patience });
         let service = TowerToHyperService::new(router.clone());
         let connection = graceful.watch(http.serve_connection(TokioIo::new(Box::pin(stream)), service));
         let open = app.metrics.connection();

@@ -96,6 +96,7 @@ mod tests {
     use super::*;
     use tt_backend::keypoints::Extractor;
     use tt_backend::maps::Maps;
+    use tt_backend::team::Team;
     use tt_backend::{Params, Size};
 
     /// Two keypoints in an image as large as the network frame, with the descriptor (-1, 0, 0, ...).
@@ -108,7 +109,7 @@ mod tests {
         let mut found = Detections::default();
         (found.network, found.original) = (size, size);
         let params = Params { return_descriptors: with_descriptors, ..Params::default() };
-        Extractor::default().extract(&maps, &params, &mut found);
+        Extractor::default().extract(&maps, &params, &mut Team::new(1).unwrap(), &mut found);
         found
     }
 

@@ -666,6 +666,18 @@ mod tests {
     }
 
     #[test]
+    fn quality_of_service_is_what_the_parameters_say() {
+        let mut parameters = NodeParameters::default();
+        for (name, value) in [("qos_depth", V::Integer(7)), ("output_qos_depth", V::Integer(3))] {
+            parameters.set(name, &value).unwrap();
+        }
+        let Fixed { input, output, .. } = parameters.fixed;
+        assert_eq!((input.profile().depth, output.profile().depth), (7, 3));
+        assert_eq!(input.profile().reliability, r2r::qos::ReliabilityPolicy::BestEffort);
+        assert_eq!(output.profile().reliability, r2r::qos::ReliabilityPolicy::Reliable);
+    }
+
+    #[test]
     fn no_cameras_can_be_said_in_a_file() {
         let mut parameters = NodeParameters::default();
         for nothing in [V::NotSet, V::StringArray(vec![]), V::StringArray(vec![String::new()])] {

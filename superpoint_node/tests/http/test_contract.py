@@ -153,6 +153,12 @@ def test_no_keypoints_is_an_answer(server):
     assert answer['num_keypoints'] == 0 and descriptors(answer).shape == (0, 256)
 
 
+def test_base64_may_have_line_breaks(server, photo):
+    whole, broken = (server.post('/predict', json={'image': encode(png(photo)).decode()}).json()
+                     for encode in (base64.b64encode, base64.encodebytes))
+    assert same(whole, broken)
+
+
 def test_json_may_escape_slashes(server, photo):
     file = text(png(photo[:64, :64]))
     body = json.dumps({'image': file}).replace('/', '\\/')
@@ -201,7 +207,7 @@ def test_bad_values_in_a_query_are_named(server, name, value):
     (b'{"image": 5}', ['image is 5']), (b'{"image": ["AAAA"]}', ['image']), (b'{"image": ""}', ['empty']),
     (b'{"image": "AAAA", "max_keypoint": 5}', ['max_keypoint', 'unknown']), (b'{"image": "AAAA", "image": "AAAA"}', ['duplicate']),
     (b'{"image": "AAAA"} x', ['JSON']), (b'{"image": "AA!A"}', ['base64', "'!'", 'position 2']),
-    (b'{"image": "AAA"}', ['base64']), (b'{"image": "AAAA\\nAAAA"}', ['base64']), (b'{"image": "\\ud800"}', ['image']),
+    (b'{"image": "AAA"}', ['base64']), (b'{"image": "AAAA\\nAA!A"}', ['base64', "'!'", 'position 7']), (b'{"image": "\\ud800"}', ['image']),
     (b'{"image": "data:image/png;base64,AAAA"}', ['data URL']), (b'{"image": "AAAA"}', ['PNG or JPEG']),
     (b'{"image": "AAAA", "nms_radius": NaN}', ['JSON']), (b'[' * 10000, ['JSON']), (b'{"a":' * 10000, ['JSON'])],
     ids=lambda value: str(value)[:24])

@@ -1,6 +1,7 @@
 """`superpoint serve` as a process: ports, signals, limits, patience, and what it does when there is too much to do."""
 
 import concurrent.futures
+import contextlib
 import io
 import json
 import re
@@ -123,6 +124,16 @@ def test_slow_clients_are_left_and_hold_nobody_up(serve):
             connection.settimeout(10)
             answer = connection.recv(65536)
             assert any(answer.startswith(begin) for begin in expected if begin) or answer in expected, answer
+
+
+def test_connections_that_say_nothing_keep_nobody_out_for_long(serve):
+    server = serve('--patience', '20')
+    with contextlib.ExitStack() as silent:
+        for _ in range(300):
+            silent.enter_context(socket.create_connection(server.address))
+        started = time.monotonic()
+        assert server.get('/health').status_code == 200
+        assert time.monotonic() - started < 10, 'half of the places are free after a tenth of the patience'
 
 
 def test_a_client_that_does_not_read_its_answer_is_left(serve):

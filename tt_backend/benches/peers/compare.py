@@ -173,6 +173,21 @@ def compare(args, threads: int, model: SuperPoint, frame: torch.Tensor, folder: 
     return result
 
 
+def print_sizes(args, threads: int) -> None:
+    """Ours alone: whether the cost follows the pixels."""
+    sizes = [(240, 320), (480, 640), (720, 960), (960, 1280)]
+    times = {size: [] for size in sizes}
+    for _ in range(args.rounds):
+        for size in sizes:
+            times[size].append(ours(args.binary, threads, args.runs, size)["network_ms"]["median"])
+    print(f"\nOther sizes, {threads} thread(s), {args.rounds} rounds of {args.runs} runs, the sizes in turn:\n")
+    print("| | median: ms | min | max | ns a pixel |")
+    print("|---|---|---|---|---|")
+    for (height, width), taken in times.items():
+        middle = statistics.median(taken)
+        print(f"| {height}x{width} | {middle:.1f} | {min(taken):.1f} | {max(taken):.1f} | {1e6 * middle / (height * width):.0f} |")
+
+
 def main() -> None:
     def frame_size(text: str) -> tuple[int, int]:
         height, width = text.split("x")
@@ -193,6 +208,8 @@ def main() -> None:
           f"openvino {openvino.__version__.split('-')[0]}, torch {torch.__version__}; {time.strftime('%Y-%m-%d')}")
     with tempfile.TemporaryDirectory() as folder:
         results = [compare(args, threads, model, frame, Path(folder)) for threads in args.threads]
+    for threads in args.threads:
+        print_sizes(args, threads)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
 

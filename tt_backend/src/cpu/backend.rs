@@ -63,14 +63,14 @@ impl Backend for CpuBackend {
 
     fn detect(&mut self, plane: &Plane<'_>, params: &Params, out: &mut Detections) -> Result<(), Error> {
         let start = Instant::now();
-        self.resizer.resize(plane, &mut self.frame);
+        self.resizer.resize(plane, self.network.team(), &mut self.frame);
         let resized = Instant::now();
         self.network.forward(&self.frame, params.return_descriptors, &mut self.maps);
         let inferred = Instant::now();
-        if !all_finite(&self.maps.scores) || (params.return_descriptors && !all_finite(&self.maps.descriptors)) {
+        self.extractor.extract(&self.maps, params, self.network.team(), out);
+        if !all_finite(&self.maps.scores) || !all_finite(&out.descriptors) {
             return Err(Error::NotFinite { weights: self.weights.clone() });
         }
-        self.extractor.extract(&self.maps, params, out);
         out.network = self.maps.size;
         out.original = plane.size();
         out.serving_path = ServingPath::default();
@@ -89,10 +89,17 @@ mod tests {
         let size = Size::new(16, 16);
         let pixels = [200; 256];
         let plane = Plane::contiguous(&pixels, size)?;
-        let detect = |weights: &Weights| {
-            CpuBackend::new(weights, size, 1)?.detect(&plane, &Params::default(), &mut Detections::default())
-        };
+        // Keypoints everywhere: descriptors that nobody asked for are not looked at.
+        let params = Params { keypoint_threshold: 0.0, nms_radius: 0, ..Params::default() };
+        let detect =
+            |weights: &Weights| CpuBackend::new(weights, size, 1)?.detect(&plane, &params, &mut Detections::default());
         assert!(detect(&weights).is_ok());
+        for layer in 0..weights.encoder.len() {
+            let usual = weights.encoder[layer].weight.clone();
+            weights.encoder[layer].weight *= 1e38;
+            assert!(matches!(detect(&weights), Err(Error::NotFinite { .. })), "encoder layer {layer}");
+            weights.encoder[layer].weight = usual;
+        }
         for conv in &mut weights.descriptor {
             conv.weight *= 1e30;
         }

@@ -447,8 +447,10 @@ unsafe fn write_line<S: Simd, I, const N: usize>(
     let to = unsafe { block.output.at(start, last) };
     for (x, &value) in values.iter().enumerate() {
         if x < width {
+            // Zero first: `max` then keeps NaN, which must reach the result to be noticed there.
+            let value = s.max(s.splat(0.0), s.add(value, bias));
             // SAFETY: a pixel of the line.
-            unsafe { s.store(to.add(x * layout.channels), s.max(s.add(value, bias), s.splat(0.0))) };
+            unsafe { s.store(to.add(x * layout.channels), value) };
         }
     }
 }

@@ -109,7 +109,8 @@ impl Source for FrameSource<'_> {
             }
         }
         for d in &mut d {
-            *d = s.max(*d, zero);
+            // In this order NaN stays.
+            *d = s.max(zero, *d);
         }
         d
     }

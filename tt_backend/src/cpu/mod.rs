@@ -12,7 +12,6 @@
 //! - `heads`: 1x1 layers, softmax, L2 norm
 //! - `gemm`: the matrix product under all of them
 //! - `simd`: the three instruction sets, and the choice between them
-//! - `team`: the threads
 //! - `buffer`: aligned memory, and memory that threads share
 //!
 //! Maps are channel-last (`[row][column][channel]`), so that transforms and products run over channels in whole vectors.
@@ -28,7 +27,6 @@ mod first_layer;
 mod gemm;
 mod heads;
 mod simd;
-mod team;
 mod winograd;
 
 pub use backend::CpuBackend;
@@ -36,6 +34,7 @@ pub use backend::CpuBackend;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::team::{self, Team};
 use crate::weights::Weights;
 use crate::{Error, Size, maps::Maps};
 
@@ -44,7 +43,6 @@ use conv::{Block, Layer, Layout, MapSource, Scratch, Source, Tiles};
 use first_layer::{FirstLayer, FrameSource, PaddedFrame};
 use heads::{Descriptors, Hidden, Pointwise, Scores};
 pub use simd::InstructionSet;
-use team::Team;
 
 /// SuperPoint's network for frames of one size.
 ///
@@ -117,12 +115,9 @@ impl Network {
         threads: usize,
         instructions: InstructionSet,
     ) -> Result<Self, Error> {
-        let sane = |n: usize| n.is_multiple_of(8) && (16..=4096).contains(&n);
-        if !sane(size.height) || !sane(size.width) {
-            return Err(Error::NetworkSize(size));
-        }
+        Self::check_size(size)?;
         let threads = match threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            0 => team::cores(),
             n => n,
         };
         let lanes = instructions.lanes();
@@ -159,6 +154,16 @@ impl Network {
         })
     }
 
+    /// Whether there can be a network for frames of `size`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NetworkSize`] for a size that is not a multiple of 8 from 16 to 4096 in both directions.
+    pub fn check_size(size: Size) -> Result<(), Error> {
+        let sane = |n: usize| n.is_multiple_of(8) && (16..=4096).contains(&n);
+        if sane(size.height) && sane(size.width) { Ok(()) } else { Err(Error::NetworkSize(size)) }
+    }
+
     /// Frame size.
     pub fn size(&self) -> Size {
         self.size
@@ -167,6 +172,11 @@ impl Network {
     /// Number of threads, the caller's included.
     pub fn threads(&self) -> usize {
         self.team.size()
+    }
+
+    /// The threads, for what comes before and after the network.
+    pub fn team(&mut self) -> &mut Team {
+        &mut self.team
     }
 
     /// The instruction set in use.

@@ -32,7 +32,7 @@ pub(crate) trait Simd: Copy {
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `c - a * b`, rounded once where the machine can.
     fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// The larger of each lane.
+    /// The larger of each lane; `b` where one of them is NaN.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     /// Asks for the cache line at `at`, which need not be valid, in the first-level cache.
     fn prefetch(self, at: *const f32);
@@ -63,7 +63,7 @@ pub(super) const ROUND: f32 = 12_582_912.0;
 /// Range reduction by two-part ln 2 and the degree-5 polynomial of Cephes' `expf`.
 #[inline(always)]
 pub(super) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
-    let x = s.max(x, s.splat(-87.0));
+    let x = s.max(s.splat(-87.0), x);
     let shifted = s.fma(x, s.splat(std::f32::consts::LOG2_E), s.splat(ROUND));
     let n = s.sub(shifted, s.splat(ROUND));
     let r = s.fnma(n, s.splat(0.693_359_4), x);

@@ -13,6 +13,7 @@ use super::ttnn::Ttnn;
 use super::worker::{Deadlines, Job, Worker};
 use crate::plane::Samples;
 use crate::resize::Resizer;
+use crate::team::{self, Team};
 use crate::weights::Weights;
 use crate::{Backend, Detections, Error, Params, Plane, ServingPath, Size, Timings};
 
@@ -44,6 +45,8 @@ pub struct P150Backend {
     weights: String,
     size: Size,
     resizer: Resizer,
+    /// Resizes what the card does not.
+    team: Team,
     frame: Vec<f32>,
     /// What goes to the card and comes back, empty only while it is there.
     plane: Vec<u16>,
@@ -68,11 +71,12 @@ impl P150Backend {
             Error::Device { reason } => unavailable(reason),
             error => error,
         })?;
-        Ok(Self::with_worker(worker, name, weights, size))
+        Self::with_worker(worker, name, weights, size)
     }
 
-    pub(super) fn with_worker(worker: Worker, name: String, weights: &Weights, size: Size) -> Self {
-        Self {
+    pub(super) fn with_worker(worker: Worker, name: String, weights: &Weights, size: Size) -> Result<Self, Error> {
+        Ok(Self {
+            team: Team::new(team::cores())?,
             worker,
             name,
             weights: weights.provenance.name.clone(),
@@ -80,7 +84,7 @@ impl P150Backend {
             resizer: Resizer::new(size),
             frame: Vec::new(),
             plane: Vec::new(),
-        }
+        })
     }
 
     /// How long the card takes for `times` images of `size`, one right after the other, from the plane in its memory to the
@@ -104,7 +108,7 @@ impl P150Backend {
             rows.for_each(|row| self.plane.extend(row.map(|sample| levels[usize::from(sample)])));
             return plane.size();
         }
-        self.resizer.resize(plane, &mut self.frame);
+        self.resizer.resize(plane, &mut self.team, &mut self.frame);
         self.plane.extend(self.frame.iter().map(|&value| bf16::from_f32(255.0 * value).to_bits()));
         self.size
     }

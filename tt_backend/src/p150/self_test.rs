@@ -44,13 +44,7 @@ pub(super) fn run<D: Device>(device: &D, frame: Size) -> Result<()> {
     }
 
     // So high that no column has more survivors than the list holds.
-    let params = Params {
-        keypoint_threshold: 0.97,
-        max_keypoints: None,
-        nms_radius: 4,
-        return_descriptors: false,
-        ..Params::default()
-    };
+    let params = Params { keypoint_threshold: 0.97, max_keypoints: None, nms_radius: 4, ..Params::default() };
     let listed = survivors(device, &scores, frame, params.nms_radius)?;
     let (mut best, mut rows) = (vec![0.0; frame.width * PER_COLUMN], vec![0; frame.width * PER_COLUMN]);
     device.read_f32(&listed.scores, &mut best)?;
@@ -58,7 +52,7 @@ pub(super) fn run<D: Device>(device: &D, frame: Size) -> Result<()> {
     let (mut ranking, mut found, mut expected) = (Ranking::default(), Detections::default(), Detections::default());
     let complete = list::rank(&best, &rows, frame, &params, &mut Vec::new(), &mut ranking);
     ranking.best(None, frame, &mut found);
-    Extractor::default().extract(&maps, &params, &mut expected);
+    Extractor::default().find(&maps, &params, &mut expected);
     if !complete || found.points != expected.points || found.scores != expected.scores {
         return Err(fault(format!("suppression finds {} keypoints, not {}", found.len(), expected.len())));
     }

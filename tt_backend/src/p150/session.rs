@@ -271,7 +271,7 @@ impl<D: Device> Session<D> {
             self.device.read_f32(&recorded.outputs.scores, &mut host.maps.scores)?;
             read = Instant::now();
             outcome.finite = all_finite(&host.maps.scores);
-            host.extractor.extract(&host.maps, &Params { return_descriptors: false, ..params.clone() }, out);
+            host.extractor.find(&host.maps, params, out);
         }
 
         out.descriptors.clear();

@@ -18,8 +18,11 @@ use super::suppress;
 use super::ttnn::Ttnn;
 use super::worker::{Deadlines, Worker};
 use crate::cpu::CpuBackend;
+use crate::keypoints::Extractor;
 use crate::maps::Maps;
 use crate::nms::Suppression;
+use crate::resize::Resizer;
+use crate::team::Team;
 use crate::weights::Weights;
 use crate::{Backend, Detections, Error, Params, Plane, Postprocess, Size, cpu};
 
@@ -147,14 +150,19 @@ fn folding_and_suppression_are_the_hosts_bit_by_bit() {
     }
 }
 
+fn resized_by_the_host(plane: &Plane<'_>, frame: Size) -> Vec<f32> {
+    let mut resized = Vec::new();
+    Resizer::new(frame).resize(plane, &mut Team::new(1).unwrap(), &mut resized);
+    resized
+}
+
 #[test]
 fn the_devices_resize_is_pillows() {
     let (size, pixels) = photo("astronaut_512x512.png");
     // Narrower and wider, higher and lower: the filter widens where it reduces.
     for frame in [Size::NETWORK, Size::new(256, 640), Size::new(192, 160)] {
         let plane = Plane::contiguous(&pixels, size).unwrap();
-        let mut expected = Vec::new();
-        crate::resize::Resizer::new(frame).resize(&plane, &mut expected);
+        let expected = resized_by_the_host(&plane, frame);
         let device = Emulation::default();
         let resize = Resize::new(&device, size, frame).unwrap();
         let levels: Vec<f32> = pixels.iter().map(|&level| f32::from(level)).collect();
@@ -177,8 +185,7 @@ fn the_devices_resize_is_pillows() {
 fn in_fp32(plane: &Plane<'_>, params: &Params) -> (Detections, Maps) {
     let mut out = Detections::default();
     CpuBackend::new(&weights(), Size::NETWORK, 0).unwrap().detect(plane, params, &mut out).unwrap();
-    let mut frame = Vec::new();
-    crate::resize::Resizer::new(Size::NETWORK).resize(plane, &mut frame);
+    let frame = resized_by_the_host(plane, Size::NETWORK);
     let mut maps = Maps::new(Size::NETWORK);
     cpu::Network::new(&weights(), Size::NETWORK, 0).unwrap().forward(&frame, true, &mut maps);
     (out, maps)
@@ -203,8 +210,7 @@ fn against_fp32(name: &str, size: Size, pixels: &[u8]) -> (f64, f64, f64) {
 
     // The device's suppression, and the host's of the device's scores in fp32.
     let mut in_fp32 = Detections::default();
-    let without = Params { return_descriptors: false, ..params };
-    crate::keypoints::Extractor::default().extract(&device_maps, &without, &mut in_fp32);
+    Extractor::default().find(&device_maps, &params, &mut in_fp32);
     let other = found.points.iter().filter(|point| !in_fp32.points.contains(point)).count();
     eprintln!("{name}: {other} of {} keypoints are not those of suppression in fp32", found.len());
     assert!(other <= 2, "{name}");
@@ -291,11 +297,8 @@ fn every_radius_and_mode_is_the_hosts_postprocessing() {
         let (found, device_nms) = detect(&mut session, &picture, &params);
         let expected_path = (1..=8).contains(&params.nms_radius) && params.postprocess == Postprocess::Package;
         assert_eq!(device_nms, expected_path, "{params:?}");
-        let mut maps = Maps::new(SMALL);
-        maps.scores = session.maps().unwrap().scores;
         let mut expected = Detections::default();
-        let without = Params { return_descriptors: false, ..params.clone() };
-        crate::keypoints::Extractor::default().extract(&maps, &without, &mut expected);
+        Extractor::default().find(&session.maps().unwrap(), &params, &mut expected);
         assert!(!expected.is_empty(), "{params:?}: a test of nothing");
         assert_eq!((&found.points, &found.scores), (&expected.points, &expected.scores), "{params:?}");
         let norms = found.descriptors().unwrap().map_axis(ndarray::Axis(1), |row| row.dot(&row).sqrt());
@@ -317,8 +320,7 @@ fn more_survivors_than_the_list_holds_are_left_to_the_host() {
         let outcome = session.finish(&upload, &params(threshold), &mut out).unwrap();
         assert_eq!(outcome.device_nms, fits, "{height} rows, threshold {threshold}");
         let mut expected = Detections::default();
-        let without = Params { return_descriptors: false, ..params(threshold) };
-        crate::keypoints::Extractor::default().extract(&session.maps().unwrap(), &without, &mut expected);
+        Extractor::default().find(&session.maps().unwrap(), &params(threshold), &mut expected);
         assert_eq!((&out.points, &out.scores), (&expected.points, &expected.scores), "{height} rows");
         assert_eq!(out.is_empty(), threshold > 0.5);
     }
@@ -369,7 +371,7 @@ fn backend(deadlines: Deadlines, failure: Option<DeviceError>) -> P150Backend {
         Ok((session, "emulation".to_owned()))
     };
     let (worker, name) = Worker::start(deadlines, open).unwrap();
-    P150Backend::with_worker(worker, name, &weights(), SMALL)
+    P150Backend::with_worker(worker, name, &weights(), SMALL).unwrap()
 }
 
 #[test]

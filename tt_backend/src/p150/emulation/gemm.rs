@@ -2,6 +2,8 @@
 
 use multiversion::multiversion;
 
+use crate::team::{self, Team};
+
 /// Columns of a panel.
 const PANEL: usize = 16;
 /// Rows that are multiplied side by side.
@@ -58,16 +60,6 @@ fn multiply(right: &Packed, left: &[f32], out: &mut [f32]) {
 
 /// Calls `work(index, chunk)` for the chunks of `out`, on all cores.
 pub(super) fn in_parallel(out: &mut [f32], chunk: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = (out.len() / chunk).div_ceil(threads).max(1);
-    std::thread::scope(|scope| {
-        for (part, out) in out.chunks_mut(share * chunk).enumerate() {
-            let work = &work;
-            scope.spawn(move || {
-                for (index, out) in out.chunks_mut(chunk).enumerate() {
-                    work(part * share + index, out);
-                }
-            });
-        }
-    });
+    let mut team = Team::new(team::cores()).expect("threads");
+    team.for_chunks(out, chunk, |_, index, out| work(index, out));
 }

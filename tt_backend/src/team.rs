@@ -15,8 +15,19 @@ use crate::Error;
 type Task<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 /// A fixed set of threads, of which the calling thread is one.
+///
+/// ```
+/// use tt_backend::team::Team;
+/// let mut team = Team::new(2)?;
+/// let mut squares = [0; 5];
+/// team.for_chunks(&mut squares, 2, |_worker, number, chunk| {
+///     chunk.iter_mut().enumerate().for_each(|(offset, square)| *square = (2 * number + offset).pow(2));
+/// });
+/// assert_eq!(squares, [0, 1, 4, 9, 16]);
+/// # Ok::<(), tt_backend::Error>(())
+/// ```
 #[derive(Debug)]
-pub(super) struct Team {
+pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -106,9 +117,18 @@ impl Shared {
     }
 }
 
+/// Number of cores that this process may use, at least one.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 impl Team {
     /// A team of `size` threads, the caller's among them.
-    pub(super) fn new(size: usize) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] when a thread cannot be started.
+    pub fn new(size: usize) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
             state: Mutex::new(State { stage: 0, job: None, busy: 0, panicked: false, stop: false }),
             begin: Condvar::new(),
@@ -128,7 +148,7 @@ impl Team {
     }
 
     /// Number of threads.
-    pub(super) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.workers.len() + 1
     }
 
@@ -137,7 +157,7 @@ impl Team {
     /// # Panics
     ///
     /// When a task panics, after all threads have left the stage.
-    pub(super) fn run(&mut self, tasks: usize, task: &Task<'_>) {
+    pub fn run(&mut self, tasks: usize, task: &Task<'_>) {
         if self.workers.is_empty() || tasks <= 1 {
             (0..tasks).for_each(|number| task(0, number));
             return;
@@ -166,6 +186,41 @@ impl Team {
             resume_unwind(panic);
         }
         assert!(!panicked, "a thread of the network panicked");
+    }
+
+    /// Cuts `values` into chunks of `length`, of which the last may be shorter, and calls `task(worker, number, chunk)`
+    /// once for each, on all threads. Returns when all are done.
+    ///
+    /// # Panics
+    ///
+    /// When `length` is zero, and as [`Team::run`].
+    pub fn for_chunks<T: Send>(
+        &mut self,
+        values: &mut [T],
+        length: usize,
+        task: impl Fn(usize, usize, &mut [T]) + Sync,
+    ) {
+        let total = values.len();
+        let start = Start(values.as_mut_ptr());
+        self.run(total.div_ceil(length), &|worker, number| {
+            let first = number * length;
+            // SAFETY: `run` calls this once for each number, so no two chunks overlap; they lie within `values`, which is
+            // borrowed until `run` returns; `T` is `Send`, so another thread may write it.
+            let chunk = unsafe { std::slice::from_raw_parts_mut(start.at(first), length.min(total - first)) };
+            task(worker, number, chunk);
+        });
+    }
+}
+
+/// Where values begin that several threads write, each its own part.
+struct Start<T>(*mut T);
+
+// SAFETY: only an address; whoever writes there says why that is allowed.
+unsafe impl<T> Sync for Start<T> {}
+
+impl<T> Start<T> {
+    fn at(&self, index: usize) -> *mut T {
+        self.0.wrapping_add(index)
     }
 }
 
@@ -197,6 +252,19 @@ mod tests {
                 });
                 assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
             }
+        }
+    }
+
+    #[test]
+    fn chunks_cover_everything_once() {
+        let mut team = Team::new(3).unwrap();
+        for (total, length) in [(0, 4), (1, 4), (8, 4), (9, 4), (100, 7)] {
+            let mut values = vec![0; total];
+            team.for_chunks(&mut values, length, |_, number, chunk| {
+                assert!(chunk.len() == length || number == total / length);
+                chunk.iter_mut().enumerate().for_each(|(offset, value)| *value += number * length + offset + 1);
+            });
+            assert_eq!(values, (1..=total).collect::<Vec<_>>());
         }
     }
 
