@@ -19,7 +19,8 @@ cargo test --locked --workspace
 # What the Rust side of the C ABI allocates and frees, against the double in C.
 if command -v valgrind >/dev/null || scripts/apt_install.bash valgrind; then
     say "The C ABI under valgrind"
-    runner="valgrind --quiet --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=1"
+    runner="valgrind --quiet --leak-check=full --show-leak-kinds=definite"
+    runner+=" --errors-for-leak-kinds=definite --error-exitcode=1"
     CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$runner" cargo test --locked --package tt-metal-sys --test abi
 else
     say "Without valgrind: leaks of the C ABI are only counted by its double"
