@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use superpoint_node::decode::{MAX_PIXELS, colors};
 use superpoint_node::jpeg::first_channel;
+use superpoint_node::message::encoding::Range16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -16,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         first.push(start.elapsed());
         if runs > 1 {
             let start = Instant::now();
-            std::hint::black_box(colors(&file)?);
+            std::hint::black_box(colors(&file, Range16::default())?);
             general.push(start.elapsed());
         }
     }

@@ -2,11 +2,12 @@
 
 use std::io::Cursor;
 
-use image::{DynamicImage, ImageReader, Limits, RgbImage};
+use image::{DynamicImage, ImageReader, Limits, Rgb, RgbImage};
 use tt_backend::{Endian, Plane, Size};
 
 use crate::channel::{self, Channel};
 use crate::jpeg::{self, Refusal};
+use crate::message::encoding::Range16;
 
 /// The most pixels that a picture may have: 8192 x 8192, twice what an 8K camera gives.
 pub const MAX_PIXELS: u64 = 8192 * 8192;
@@ -130,13 +131,19 @@ impl std::fmt::Debug for Samples {
     }
 }
 
-/// The picture in colour, to draw on.
+/// The picture in colour, to draw on, values of 16 bits as `range` shows them.
 ///
 /// # Errors
 ///
 /// As [`Samples::decode`].
-pub fn colors(file: &[u8]) -> Result<RgbImage, DecodeError> {
-    Ok(picture(file)?.into_rgb8())
+pub fn colors(file: &[u8], range: Range16) -> Result<RgbImage, DecodeError> {
+    let picture = picture(file)?;
+    let color = picture.color();
+    if color.bytes_per_pixel() / color.channel_count() == 1 {
+        return Ok(picture.into_rgb8());
+    }
+    let wide = picture.into_rgb16();
+    Ok(RgbImage::from_fn(wide.width(), wide.height(), |x, y| Rgb(wide.get_pixel(x, y).0.map(|v| range.to_8_bits(v)))))
 }
 
 /// Width and height in a PNG's first chunk. Read here, because the decoder refuses wide ones with less to say.

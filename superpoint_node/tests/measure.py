@@ -95,7 +95,11 @@ def soak(ros, directory, options):
         if 'frames: ' in line:
             counts = {part.split()[1]: int(part.split()[0]) for part in line.split('frames: ')[1].split(', ')}
             assert counts.pop('received') == sum(counts.values()), line
+            assert counts['unfinished'] <= 2, 'one in work and one waiting at most'
+    print('sent', *(camera.count for camera in node.cameras))
     half = len(reports) // 2
+    assert status == 0
+    assert reports[-1][0] <= 1.01 * reports[half][0] and reports[-1][1] == reports[half][1], 'it grows'
     print(f'exit status {status}; RSS at the middle {reports[half][0]} kB, at the end {reports[-1][0]} kB; '
           f'descriptors {reports[half][1]} and {reports[-1][1]}')
     node.close()

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image as Picture
-from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import CompressedImage, Image
 
 from conftest import Running, compressed, image, same
 
@@ -203,6 +203,20 @@ def test_range_and_channel_of_a_compressed_image(compressed_node, shared, pictur
         with compressed_node.changed(**changes), shared.changed(**changes):
             answer = compressed_node.detect(message)
             assert same(answer, shared.detect(raw)) and not same(answer, as_usual), changes
+
+
+def test_overlay_of_a_compressed_image_is_in_its_range(compressed_node):
+    x = np.mgrid[:48, :64][1]
+    overlays = compressed_node.subscribe(Image, 'superpoint/overlay')
+    with compressed_node.changed(keypoint_threshold=1.0, range_16bit=[1000, 1000 + 255 * 8]):
+        for _ in range(20):
+            compressed_node.detect(compressed((1000 + x * 4 * 8).astype(np.uint16), 'png'))
+            compressed_node.spin(0.2)
+            if overlays:
+                break
+    compressed_node.unsubscribe(overlays)
+    shown = np.frombuffer(bytes(overlays[-1].data), np.uint8).reshape(48, 64, 3)
+    np.testing.assert_array_equal(shown, np.dstack([(x * 4).astype(np.uint8)] * 3))
 
 
 @pytest.mark.parametrize('claimed', ['jpeg', 'png', 'bgr8; jpeg compressed bgr8'])

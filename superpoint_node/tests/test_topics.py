@@ -87,6 +87,22 @@ def test_overlay_of_other_encodings_shows_the_picture(shared, encoding):
     np.testing.assert_allclose(shown[inner], np.dstack([ramp] * 3)[inner], atol=0)
 
 
+@pytest.mark.parametrize('is_bigendian', [0, 1])
+def test_overlay_of_16_bit_images_is_in_their_range(shared, is_bigendian):
+    y, x = np.mgrid[:48, :64]
+    wide = (1000 + x * 4 * 8).astype('>u2' if is_bigendian else '<u2')
+    pictures = shared.subscribe(Image, 'superpoint/overlay')
+    with shared.changed(keypoint_threshold=1.0, range_16bit=[1000, 1000 + 255 * 8]):
+        for _ in range(20):
+            shared.detect(image(wide, 'mono16', is_bigendian=is_bigendian))
+            shared.spin(0.2)
+            if pictures:
+                break
+    shared.unsubscribe(pictures)
+    shown = np.frombuffer(bytes(pictures[-1].data), np.uint8).reshape(48, 64, 3)
+    np.testing.assert_array_equal(shown, np.dstack([(x * 4).astype(np.uint8)] * 3))
+
+
 # --- What made the keypoints
 
 def test_model_info_is_latched(shared):
@@ -109,6 +125,7 @@ def test_diagnostics(shared, picture):
     parts = ['published', 'dropped_for_newer', 'rejected', 'passed_disabled', 'passed_unwatched', 'passed_max_rate',
              'unfinished']
     assert int(values['received']) == sum(int(values[part]) for part in parts) > 0
+    assert values['unfinished'] == '0', 'the sum alone says nothing: what is missing from it would be called unfinished'
     for name in ['latency_ms', 'detector_ms', 'added_ms']:
         p50, p90, p99 = (float(values[f'{name}_{percentile}']) for percentile in ['p50', 'p90', 'p99'])
         assert 0 < p50 <= p90 <= p99
@@ -160,6 +177,14 @@ def test_lazy(shared, picture):
             after = shared.diagnosis()[2]
             assert after['published'] == before['published']
             assert int(after['passed_unwatched']) == int(before['passed_unwatched']) + 3
+            # The overlay alone is reason enough.
+            overlays = shared.subscribe(Image, 'superpoint/overlay')
+            deadline = time.monotonic() + 20
+            while not overlays and time.monotonic() < deadline:
+                shared.send(message)
+                shared.spin(0.5)
+            assert overlays
+            shared.unsubscribe(overlays)
         finally:
             shared.camera.keypoints = shared.ros.create_subscription(
                 Keypoints, shared.full('keypoints'), shared.camera.received.append, RELIABLE)

@@ -13,6 +13,7 @@ use tt_backend::Detections;
 
 use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print};
 use crate::decode::{self, Samples};
+use crate::message::encoding::Range16;
 use crate::npz::Npz;
 use crate::overlay;
 use crate::response::{Response, halves};
@@ -186,7 +187,7 @@ fn write_files(targets: &Targets, bytes: &[u8], detections: &Detections) -> anyh
         std::fs::write(file, npz(detections)?).with_context(|| format!("cannot write {file:?}"))?;
     }
     if let Some(file) = &targets.overlay {
-        let mut drawing = decode::colors(bytes)?;
+        let mut drawing = decode::colors(bytes, Range16::default())?;
         overlay::draw(&mut drawing, detections);
         drawing.save_with_format(file, image::ImageFormat::Png).with_context(|| format!("cannot write {file:?}"))?;
     }

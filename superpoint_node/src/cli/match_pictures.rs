@@ -12,6 +12,7 @@ use super::detect::{read, refuse_lost_files};
 use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print};
 use crate::decode::{self, Samples};
 use crate::matching::{Match, mutual_nearest};
+use crate::message::encoding::Range16;
 use crate::overlay;
 use crate::response::ImageSize;
 use crate::settings::Settings;
@@ -134,7 +135,8 @@ pub(super) fn run(args: &MatchArgs) -> anyhow::Result<Outcome> {
 
 /// Both pictures side by side, keypoints as rings, matches as lines.
 fn draw(first: &Side, second: &Side, matches: &[Match]) -> anyhow::Result<RgbImage> {
-    let (mut left, mut right) = (decode::colors(&first.bytes)?, decode::colors(&second.bytes)?);
+    let range = Range16::default();
+    let (mut left, mut right) = (decode::colors(&first.bytes, range)?, decode::colors(&second.bytes, range)?);
     overlay::draw(&mut left, &first.detections);
     overlay::draw(&mut right, &second.detections);
     let mut both = RgbImage::new(left.width() + right.width(), left.height().max(right.height()));

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use zerocopy::{Immutable, IntoBytes};
+
 /// Bytes that are not a serialized message of the expected type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
@@ -92,14 +94,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts CDR values behind each other, little-endian, each aligned to its size.
+/// Puts CDR values behind each other, in the machine's byte order, each aligned to its size.
 #[derive(Debug)]
 pub(super) struct Writer {
     message: Vec<u8>,
 }
 
-/// Bytes in front of the values, from where alignment is counted.
-const ENCAPSULATION: [u8; 4] = [0, 1, 0, 0]; // plain CDR, little-endian, no options
+/// Bytes in front of the values, from where alignment is counted: plain CDR, the byte order, no options.
+const ENCAPSULATION: [u8; 4] = [0, cfg!(target_endian = "little") as u8, 0, 0];
 
 impl Writer {
     /// Makes room for a message of about `size` bytes.
@@ -115,7 +117,7 @@ impl Writer {
 
     pub(super) fn u32(&mut self, value: u32) {
         self.message.resize(self.message.len().next_multiple_of(4), 0);
-        self.message.extend_from_slice(&value.to_le_bytes());
+        self.message.extend_from_slice(&value.to_ne_bytes());
     }
 
     pub(super) fn i32(&mut self, value: i32) {
@@ -129,30 +131,20 @@ impl Writer {
         self.message.push(0);
     }
 
-    /// A sequence of values of `N` bytes each, at most 4.
-    pub(super) fn sequence<const N: usize>(&mut self, values: impl ExactSizeIterator<Item = [u8; N]>) {
+    /// A sequence of values of at most four bytes each.
+    pub(super) fn sequence<T: IntoBytes + Immutable>(&mut self, values: &[T]) {
         self.length(values.len());
-        self.values(values);
+        self.message.extend_from_slice(values.as_bytes());
     }
 
-    /// A sequence of bytes that are values of `N` bytes each.
-    pub(super) fn bytes<const N: usize>(&mut self, values: impl ExactSizeIterator<Item = [u8; N]>) {
-        self.length(N * values.len());
-        self.values(values);
+    /// A sequence of the bytes of these values.
+    pub(super) fn bytes<T: IntoBytes + Immutable>(&mut self, values: &[T]) {
+        self.sequence(values.as_bytes());
     }
 
     fn length(&mut self, length: usize) {
         // A sequence's length has 32 bits; nothing that is published comes near.
         self.u32(u32::try_from(length).unwrap_or(u32::MAX));
-    }
-
-    fn values<const N: usize>(&mut self, values: impl ExactSizeIterator<Item = [u8; N]>) {
-        // Written so that the compiler sees a plain copy: a megabyte goes through here with every message.
-        let start = self.message.len();
-        self.message.resize(start + N * values.len(), 0);
-        for (place, value) in self.message[start..].as_chunks_mut().0.iter_mut().zip(values) {
-            *place = value;
-        }
     }
 
     /// The whole message, with its encapsulation header.

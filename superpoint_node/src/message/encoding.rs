@@ -53,7 +53,7 @@ impl Default for Range16 {
 
 impl Range16 {
     /// The 8-bit value that looks like `value`.
-    fn to_8_bits(self, value: u16) -> u8 {
+    pub fn to_8_bits(self, value: u16) -> u8 {
         let (black, white) = (u32::from(self.black), u32::from(self.white));
         let above = u32::from(value).clamp(black, white) - black;
         ((above * 255 + (white - black) / 2) / (white - black).max(1)) as u8

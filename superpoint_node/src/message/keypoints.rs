@@ -69,16 +69,16 @@ pub fn serialize(header: &HeaderView<'_>, found: &Detections, format: Descriptor
     message.u32(found.original.width as u32);
     message.u32(found.original.height as u32);
     let points: Vec<[f32; 2]> = found.points.iter().map(|&point| to_image.map(point)).collect();
-    message.sequence(points.as_flattened().iter().map(|value| value.to_le_bytes()));
-    message.sequence(found.scores.iter().map(|score| score.to_le_bytes()));
+    message.sequence(points.as_flattened());
+    message.sequence(&found.scores);
     message.u8(format.constant());
     message.u32(if descriptors.is_some() { DESCRIPTOR_DIM } else { 0 });
     match format {
-        DescriptorType::Float32 => message.bytes(rows.iter().map(|value| value.to_le_bytes())),
+        DescriptorType::Float32 => message.bytes(rows),
         DescriptorType::Float16 => {
             let mut halves = vec![f16::ZERO; rows.len()];
             halves.convert_from_f32_slice(rows);
-            message.bytes(halves.iter().map(|value| value.to_le_bytes()));
+            message.bytes(&halves);
         }
     }
     message.finish()

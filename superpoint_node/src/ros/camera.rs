@@ -179,29 +179,26 @@ impl Transport {
 /// Lets through at most so many frames a second.
 #[derive(Debug, Default)]
 struct Pace {
-    next: Option<Instant>,
+    /// When the last frame that was let through was due.
+    last: Option<Instant>,
 }
 
 impl Pace {
     /// Whether a frame that arrives `now` is let through; `rate_hz` 0 lets all through.
     fn allows(&mut self, now: Instant, rate_hz: f64) -> bool {
         if rate_hz <= 0.0 {
-            self.next = None;
+            self.last = None;
             return true;
         }
         let period = Duration::try_from_secs_f64(1.0 / rate_hz).unwrap_or(Duration::MAX);
-        match self.next {
-            Some(next) if now < next => false,
+        let due = self.last.map(|last| now.saturating_duration_since(last));
+        match (self.last, due) {
+            (_, Some(passed)) if passed < period => return false,
             // A frame that comes a little late does not put off the next one: the mean rate is as asked for.
-            Some(next) if now - next < period => {
-                self.next = next.checked_add(period);
-                true
-            }
-            _ => {
-                self.next = now.checked_add(period);
-                true
-            }
+            (Some(last), Some(passed)) if passed < period.saturating_mul(2) => self.last = Some(last + period),
+            _ => self.last = Some(now),
         }
+        true
     }
 }
 
@@ -223,6 +220,16 @@ mod tests {
             let wanted = (seconds * expected) as usize;
             assert!(through.abs_diff(wanted) <= 1, "{camera_hz} Hz to {rate_hz}: {through} of {wanted}");
         }
+    }
+
+    #[test]
+    fn another_rate_holds_from_the_next_frame_on() {
+        let start = Instant::now();
+        let mut pace = Pace::default();
+        assert!(pace.allows(start, 1e-300), "the first frame, and then none for longer than anything lasts");
+        assert!(!pace.allows(start + Duration::from_secs(1 << 40), 1e-300));
+        assert!(pace.allows(start + Duration::from_millis(100), 30.0));
+        assert!(!pace.allows(start + Duration::from_millis(110), 30.0));
     }
 
     #[test]

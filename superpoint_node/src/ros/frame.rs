@@ -15,7 +15,7 @@ use tt_backend::{Detections, Detector, Plane};
 use super::latency::{Latency, Times};
 use super::parameters::{Live, NodeParameters, Transport};
 use super::tally::{Rejection, Tally};
-use crate::decode::{self, Samples};
+use crate::decode::{self, DecodeError, Samples};
 use crate::message::cdr::Malformed;
 use crate::message::encoding::{Pixels, Unusable};
 use crate::message::image::{CompressedView, HeaderView, ImageView};
@@ -126,15 +126,13 @@ impl Pipeline {
             }
             Transport::Compressed => {
                 let image = CompressedView::parse(message).map_err(malformed)?;
-                let undecodable = |reason: String| (Rejection::Undecodable, reason);
-                let samples =
-                    Samples::decode(image.data, live.channel).map_err(|error| undecodable(error.to_string()))?;
+                let samples = Samples::decode(image.data, live.channel).map_err(undecodable)?;
                 let range = live.range_16bit;
                 let plane = samples.plane().and_then(|plane| plane.with_range_16bit(range.black, range.white));
-                let plane = plane.map_err(|error| undecodable(error.to_string()))?;
+                let plane = plane.map_err(|error| undecodable(error.into()))?;
                 let frame = Frame { header: image.header, plane, arrived, waiting };
                 // It was decoded once, so this gives a picture too.
-                let colors = || decode::colors(image.data).unwrap_or_default();
+                let colors = || decode::colors(image.data, range).unwrap_or_default();
                 self.detect(&frame, &live, colors, detector)
             }
         }
@@ -228,6 +226,11 @@ type Rejected = (Rejection, String);
 
 fn malformed(error: Malformed) -> Rejected {
     (Rejection::Malformed, error.to_string())
+}
+
+fn undecodable(error: DecodeError) -> Rejected {
+    let kind = if matches!(error, DecodeError::TooLarge { .. }) { Rejection::TooLarge } else { Rejection::Undecodable };
+    (kind, error.to_string())
 }
 
 fn unusable(error: Unusable) -> Rejected {

@@ -215,13 +215,18 @@ impl SimulatedTime {
 
 /// r2r panics with rcl's own text when the command line's ROS arguments are wrong.
 fn create_context() -> Result<r2r::Context, String> {
+    if let Some(argument) = std::env::args_os().find(|argument| argument.to_str().is_none()) {
+        return Err(format!("cannot start ROS: the argument {argument:?} is not UTF-8"));
+    }
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let created = panic::catch_unwind(r2r::Context::create);
     panic::set_hook(hook);
     match created {
         Ok(Ok(context)) => Ok(context),
-        Ok(Err(error)) => Err(format!("cannot start ROS: {error}")),
+        Ok(Err(error)) => Err(format!(
+            "cannot start ROS: {error}; often its log cannot be written (ROS_LOG_DIR, else ROS_HOME/log, else ~/.ros/log)"
+        )),
         Err(payload) => {
             let text = payload
                 .downcast_ref::<String>()

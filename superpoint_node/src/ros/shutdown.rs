@@ -25,6 +25,7 @@ impl Shutdown {
             if signals.forever().next().is_some() {
                 flag.store(true, Ordering::Release);
                 thread::sleep(Self::GRACE);
+                tracing::warn!("ending at once: something still runs {} ms after the signal", Self::GRACE.as_millis());
                 signal_hook::low_level::exit(0); // at once, without any clean-up
             }
         })?;

@@ -16,6 +16,8 @@ pub(super) enum Rejection {
     Layout,
     /// A compressed image that cannot be decoded.
     Undecodable,
+    /// A compressed image of more pixels than are decoded.
+    TooLarge,
     /// The detector failed.
     Detection,
     /// The message could not be published.
