@@ -213,7 +213,7 @@ fn against_fp32(name: &str, size: Size, pixels: &[u8]) -> (f64, f64, f64) {
     Extractor::default().find(&device_maps, &params, &mut in_fp32);
     let other = found.points.iter().filter(|point| !in_fp32.points.contains(point)).count();
     eprintln!("{name}: {other} of {} keypoints are not those of suppression in fp32", found.len());
-    assert!(other <= 2, "{name}");
+    assert!(200 * other <= found.len(), "{name}");
 
     // Sampled descriptors, keypoint by keypoint, where both found the same pixel.
     let (ours, theirs) = (found.descriptors().unwrap(), expected.descriptors().unwrap());
@@ -407,13 +407,15 @@ fn the_backend_takes_planes_of_any_size_and_depth() {
 fn replays_are_timed_once_an_image_has_been_through() {
     let mut backend = backend(Deadlines::default(), None);
     let params = Params { keypoint_threshold: 0.0005, ..Params::default() };
-    let pixels: Vec<u8> = (0..SMALL.area()).map(|index| (index * 7919 % 251) as u8).collect();
+    let mut noise = noise(7);
+    let pixels: Vec<u8> = (0..SMALL.area()).map(|_| (256.0 * noise()) as u8).collect();
     let plane = Plane::contiguous(&pixels, SMALL).unwrap();
     let (mut before, mut after) = (Detections::default(), Detections::default());
     backend.detect(&plane, &params, &mut before).unwrap();
     assert!(backend.replay(SMALL, &params, 3).unwrap() > Duration::ZERO);
     backend.detect(&plane, &params, &mut after).unwrap();
-    assert!(!before.is_empty() && (&before.points, &before.scores) == (&after.points, &after.scores));
+    assert!(!before.is_empty());
+    assert_eq!((before.points, before.scores), (after.points, after.scores));
     let error = backend.replay(Size::new(40, 50), &params, 1).unwrap_err().to_string();
     assert!(error.contains("40x50") && error.contains("not prepared"), "{error}");
 }
