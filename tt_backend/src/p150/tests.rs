@@ -363,6 +363,9 @@ fn the_next_plane_is_uploaded_while_one_is_in_work() {
     assert_ne!(one_by_one.points, other_alone.points);
 }
 
+/// The emulation is slower than a card, and the machine may have other things to do.
+const PATIENT: Deadlines = Deadlines { prepare: Duration::from_secs(600), answer: Duration::from_secs(600) };
+
 fn backend(deadlines: Deadlines, failure: Option<DeviceError>) -> P150Backend {
     let open = move || {
         let mut session = Session::new(Emulation::default(), &weights(), SMALL).map_err(|error| error.to_string())?;
@@ -376,7 +379,7 @@ fn backend(deadlines: Deadlines, failure: Option<DeviceError>) -> P150Backend {
 
 #[test]
 fn the_backend_takes_planes_of_any_size_and_depth() {
-    let mut backend = backend(Deadlines::default(), None);
+    let mut backend = backend(PATIENT, None);
     let mut noise = noise(6);
     let params = Params { keypoint_threshold: 0.0005, ..Params::default() };
     let mut detect = |plane: &Plane<'_>| {
@@ -405,7 +408,7 @@ fn the_backend_takes_planes_of_any_size_and_depth() {
 
 #[test]
 fn replays_are_timed_once_an_image_has_been_through() {
-    let mut backend = backend(Deadlines::default(), None);
+    let mut backend = backend(PATIENT, None);
     let params = Params { keypoint_threshold: 0.0005, ..Params::default() };
     let mut noise = noise(7);
     let pixels: Vec<u8> = (0..SMALL.area()).map(|_| (256.0 * noise()) as u8).collect();
@@ -423,7 +426,7 @@ fn replays_are_timed_once_an_image_has_been_through() {
 #[test]
 fn a_card_that_fails_is_not_asked_again() {
     let failure = DeviceError { operation: "replay trace", reason: "device lost".into() };
-    let mut backend = backend(Deadlines::default(), Some(failure));
+    let mut backend = backend(PATIENT, Some(failure));
     let pixels = vec![128; SMALL.area()];
     let plane = Plane::contiguous(&pixels, SMALL).unwrap();
     let mut detect = || backend.detect(&plane, &Params::default(), &mut Detections::default());
@@ -435,8 +438,7 @@ fn a_card_that_fails_is_not_asked_again() {
 
 #[test]
 fn a_card_that_hangs_is_given_up_in_time() {
-    let deadlines = Deadlines { prepare: Duration::from_secs(600), answer: Duration::from_millis(1) };
-    let mut backend = backend(deadlines, None);
+    let mut backend = backend(Deadlines { answer: Duration::from_millis(1), ..PATIENT }, None);
     let pixels = vec![128; SMALL.area()];
     let plane = Plane::contiguous(&pixels, SMALL).unwrap();
     let error = backend.detect(&plane, &Params::default(), &mut Detections::default()).unwrap_err().to_string();
