@@ -19,6 +19,7 @@ use super::detect::read;
 use super::{DetectorArgs, Outcome, WrongUsage, print};
 use crate::channel::Channel;
 use crate::decode::{self, Samples};
+use crate::message::encoding::Range16;
 use crate::response::ServingPath;
 
 #[derive(Debug, Args)]
@@ -86,7 +87,7 @@ pub(super) fn run(args: &P150Args) -> anyhow::Result<Outcome> {
     }
     let file = read(&args.image).with_context(|| args.image.display().to_string())?;
     let samples = Samples::decode(&file, Channel::First)?;
-    let colors = decode::colors(&file)?;
+    let colors = decode::colors(&file, Range16::default())?;
     let plane = samples.plane()?;
     let size = plane.size();
     let red = Plane::from_u8(colors.as_raw(), size, 3 * size.width, 3)?;
