@@ -1,7 +1,9 @@
 //! What all requests share.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
 use tt_backend::Watch;
 
 use super::body::Bodies;
@@ -16,6 +18,7 @@ pub(super) struct App {
     pub(super) options: HttpOptions,
     pub(super) metrics: Metrics,
     pub(super) bodies: Bodies,
+    stop: CancellationToken,
     detection: OnceLock<Detection>,
 }
 
@@ -47,12 +50,27 @@ impl Readiness {
 }
 
 impl App {
-    pub(super) fn new(options: HttpOptions) -> Self {
-        Self { options, metrics: Metrics::default(), bodies: Bodies::default(), detection: OnceLock::new() }
+    /// `stop` is when the server begins to end.
+    pub(super) fn new(options: HttpOptions, stop: CancellationToken) -> Self {
+        let (metrics, bodies, detection) = (Metrics::default(), Bodies::default(), OnceLock::new());
+        Self { options, metrics, bodies, stop, detection }
     }
 
     pub(super) fn limits(&self) -> &Limits {
         &self.options.limits
+    }
+
+    /// How long a client that sends nothing is waited for. When half of the places are taken that is a tenth:
+    /// connections that say nothing must not keep out those that have something to ask.
+    pub(super) fn patience(&self) -> Duration {
+        let Limits { patience, connections, .. } = *self.limits();
+        if self.metrics.connections() > connections / 2 { patience / 10 } else { patience }
+    }
+
+    /// Comes when the time is up in which a server that ends lets requests finish.
+    pub(super) async fn drained(&self) {
+        self.stop.cancelled().await;
+        tokio::time::sleep(self.limits().drain).await;
     }
 
     /// The first engine counts.

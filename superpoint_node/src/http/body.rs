@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
 
 use super::Limits;
+use super::app::App;
 use super::problem::Problem;
 
 /// A body that is refused is still taken off the line, up to so many times the limit: many clients read the answer
@@ -65,14 +66,10 @@ impl<'a> Received<'a> {
 /// # Errors
 ///
 /// 413 if it is too large, 503 if all bodies together are, 408 if it takes too long, 400 if it breaks off.
-pub(super) async fn read<'a>(
-    headers: &HeaderMap,
-    body: Body,
-    limits: &Limits,
-    bodies: &'a Bodies,
-) -> Result<Received<'a>, Problem> {
-    let seconds = limits.patience.as_secs_f64();
-    match tokio::time::timeout(limits.patience, read_all(headers, body, limits, bodies)).await {
+pub(super) async fn read<'a>(headers: &HeaderMap, body: Body, app: &'a App) -> Result<Received<'a>, Problem> {
+    let patience = app.patience();
+    let seconds = patience.as_secs_f64();
+    match tokio::time::timeout(patience, read_all(headers, body, app.limits(), &app.bodies)).await {
         Ok(result) => result,
         Err(_) => {
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body did not arrive within {seconds} seconds")))

@@ -18,9 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::app::App;
 use super::routes;
 
-/// When half of the places are taken, who comes new gets so many times less patience for a head: connections that say
-/// nothing must not keep out those that have something to ask.
-const CROWDED: u32 = 10;
+/// How much longer than its requests a server that ends may take: to write the answers.
+const LAST_ANSWERS: Duration = Duration::from_millis(200);
 
 /// Serves until `stop`, then lets what runs finish, within the limit.
 pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: CancellationToken) {
@@ -45,9 +44,8 @@ pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: Cancellati
         // A client that takes no bytes of its answer is left; one that waits for its answer sends none itself.
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(limits.patience));
-        let crowded = places.available_permits() < limits.connections / 2;
         // Also how long a connection may be idle between two requests.
-        http.header_read_timeout(if crowded { limits.patience / CROWDED } else { limits.patience });
+        http.header_read_timeout(app.patience());
         let service = TowerToHyperService::new(router.clone());
         let connection = graceful.watch(http.serve_connection(TokioIo::new(Box::pin(stream)), service));
         let open = app.metrics.connection();
@@ -59,7 +57,7 @@ pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: Cancellati
         });
     }
     drop(listener);
-    let drained = tokio::time::timeout(limits.drain, graceful.shutdown()).await;
+    let drained = tokio::time::timeout(limits.drain + LAST_ANSWERS, graceful.shutdown()).await;
     if drained.is_err() {
         tracing::warn!(seconds = limits.drain.as_secs_f64(), "requests were still running at the end of the drain");
     }

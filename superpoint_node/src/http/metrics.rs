@@ -166,6 +166,11 @@ impl Metrics {
         Open(self.connections.clone())
     }
 
+    /// Open connections now.
+    pub(super) fn connections(&self) -> usize {
+        usize::try_from(self.connections.get()).unwrap_or(0)
+    }
+
     /// Everything, as OpenMetrics text.
     pub(super) fn openmetrics(&self, app: &App) -> String {
         if let Some(detection) = app.detection_if_ready() {

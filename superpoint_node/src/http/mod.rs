@@ -164,8 +164,8 @@ impl Server {
             .enable_time()
             .build()
             .map_err(StartError::Threads)?;
-        let app = Arc::new(App::new(options));
         let stop = CancellationToken::new();
+        let app = Arc::new(App::new(options, stop.clone()));
         let serving = listen::serve(listener, Arc::clone(&app), stop.clone());
         let thread = std::thread::Builder::new()
             .name("http".to_owned())

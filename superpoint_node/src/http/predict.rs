@@ -76,7 +76,13 @@ fn check_plane(given: usize, size: Size) -> Result<(), Problem> {
 /// Answers a request, or gives it up when its time is up.
 pub(super) async fn answer(app: &Arc<App>, input: Input) -> Response {
     let deadline = app.limits().deadline;
-    match tokio::time::timeout(deadline, detect(app, input)).await {
+    let detected = tokio::select! {
+        detected = tokio::time::timeout(deadline, detect(app, input)) => detected,
+        () = app.drained() => {
+            return Problem::unavailable("the server is ending; the request was given up").into_response();
+        }
+    };
+    match detected {
         Ok(result) => result.unwrap_or_else(Problem::into_response),
         Err(_) => {
             let seconds = deadline.as_secs_f64();

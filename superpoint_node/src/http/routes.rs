@@ -172,7 +172,7 @@ async fn receive(
     body: Body,
     input: impl FnOnce(Vec<u8>) -> Result<Input, Problem>,
 ) -> Response {
-    let received = match body::read(&headers, body, app.limits(), &app.bodies).await {
+    let received = match body::read(&headers, body, &app).await {
         Ok(received) => received,
         Err(problem) => return problem.into_response(),
     };

@@ -134,6 +134,26 @@ def test_connections_that_say_nothing_keep_nobody_out_for_long(serve):
         started = time.monotonic()
         assert server.get('/health').status_code == 200
         assert time.monotonic() - started < 10, 'half of the places are free after a tenth of the patience'
+        # Nor those that begin to say something.
+        for _ in range(300):
+            connection = silent.enter_context(socket.create_connection(server.address))
+            connection.sendall(b'POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{')
+        started = time.monotonic()
+        assert server.get('/health').status_code == 200
+        assert time.monotonic() - started < 10
+
+
+def test_what_is_not_finished_in_time_at_the_end_is_answered_too(serve):
+    """More requests than are computed within the five seconds of the end."""
+    server = serve('--queue', '200', '--threads', '1')
+    with concurrent.futures.ThreadPoolExecutor(100) as pool:
+        requests_ = [pool.submit(plane, server) for _ in range(100)]
+        wait_for_depth(server, [100])
+        status, seconds = server.end()
+        assert status == 0 and 4 < seconds < 8, server.log()
+        replies = [reply.result() for reply in requests_]
+    assert {reply.status_code for reply in replies} == {200, 503}
+    assert all('ending' in reply.json()['detail'] for reply in replies if reply.status_code == 503)
 
 
 def test_a_client_that_does_not_read_its_answer_is_left(serve):
