@@ -10,7 +10,7 @@
 //! let device = Library::load()?.open(&DeviceOptions::default())?;
 //! let spec = Spec { shape: [1, 1, 32, 32], dtype: DType::Bf16, layout: Layout::Tile, memory: Memory::Dram };
 //! let a = device.constant(spec, &[1.0; 1024])?;
-//! let product = device.matmul(&a, &a, Compute::HIFI4)?.to_layout(Layout::RowMajor)?;
+//! let product = device.matmul(&a, &a, Compute::HIFI4, DType::Bf16)?.to_layout(Layout::RowMajor)?;
 //! let mut values = [0u16; 1024];
 //! device.read(0, &product, &mut values)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
