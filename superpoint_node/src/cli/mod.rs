@@ -5,7 +5,9 @@ mod bench_http;
 mod detect;
 mod info;
 mod match_pictures;
+mod replay;
 mod serve;
+mod synth;
 pub mod weights;
 
 use std::ffi::OsString;
@@ -40,6 +42,10 @@ enum Command {
     Detect(detect::DetectArgs),
     /// Find the same points in two pictures
     Match(match_pictures::MatchArgs),
+    /// Run a recording's images through the detector
+    Replay(replay::ReplayArgs),
+    /// Make a recording with known truth: a camera that moves over a photo
+    Synth(synth::SynthArgs),
     /// Answer requests over HTTP, with a page to try it out
     Serve(serve::ServeArgs),
     /// Show which weights are used, look into them, or fetch Magic Leap's
@@ -212,6 +218,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match &cli.command {
         Command::Detect(args) => detect::run(args),
         Command::Match(args) => match_pictures::run(args),
+        Command::Replay(args) => replay::run(args),
+        Command::Synth(args) => synth::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Weights(args) => weights::run(args).map(|()| Outcome::Done),
         Command::Info(args) => info::run(args),
@@ -270,7 +278,7 @@ mod tests {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "superpoint", &mut script);
             let script = String::from_utf8(script).unwrap();
-            for word in ["detect", "match", "serve", "weights", "completions"] {
+            for word in ["detect", "match", "replay", "synth", "serve", "weights", "completions"] {
                 assert!(script.contains(word), "{shell}: {word}");
             }
         }
