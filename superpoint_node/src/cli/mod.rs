@@ -11,12 +11,13 @@ mod synth;
 pub mod weights;
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
 use tracing::level_filters::LevelFilter;
 use tt_backend::{BackendChoice, Detector, Params, Postprocess};
 
@@ -193,6 +194,15 @@ fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         result => result.context("cannot write to standard output"),
     }
+}
+
+/// A bar, when somebody looks at it. `text` stands behind it, with indicatif's placeholders.
+fn progress(length: u64, text: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(&format!("{{bar:40}} {text}, {{eta}} left"));
+    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// A server logs its requests, other commands only what is wrong.

@@ -1,17 +1,15 @@
 //! `superpoint replay`: a recording's images through the detector.
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print};
+use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print, progress};
 use crate::replay::analysis::truth::file_beside;
 use crate::replay::bag::{Recording, TimeRange};
 use crate::replay::topic::{self, TopicError};
@@ -22,7 +20,7 @@ use crate::replay::{Replay, ReportOptions, Summary};
     superpoint replay drive_2026_11_30 --out keypoints.mcap\n  \
     superpoint replay drive.mcap --topic /camera/image_raw --start 10 --duration 60 --every 2 --report report\n  \
     superpoint replay drive.mcap --report new --out new/keypoints.mcap --compare old/report.json\n  \
-    superpoint synth photo.jpg --out tour.mcap && superpoint replay tour.mcap --report tour\n\n\
+    superpoint replay tour.mcap --truth tour.truth.json --report tour\n\n\
     Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but the recording or some of its images could not be read.")]
 pub(super) struct ReplayArgs {
     /// A rosbag2 recording: its folder, or one file (MCAP or SQLite, compressed or not)
@@ -93,7 +91,7 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
     let stop = stop_on_signals()?;
     let mut detector = open(&settings)?;
 
-    let bar = progress();
+    let bar = progress(BAR_STEPS, "{percent:>3}%, {msg}");
     let summary = replay.run(&settings, &mut detector, &stop, |done, images, rejected| {
         if let Some(reason) = rejected {
             bar.suspend(|| eprintln!("superpoint: an image cannot be used: {reason} (said once; others are counted)"));
@@ -148,15 +146,6 @@ fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// The bar's length: parts of the recording.
 const BAR_STEPS: u64 = 100_000;
-
-/// A bar, when somebody looks at it.
-fn progress() -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {percent:>3}%, {msg}, {eta} left");
-    ProgressBar::new(BAR_STEPS).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
 
 /// One line for people.
 fn line(summary: &Summary, topic: &str) -> String {

@@ -1,15 +1,13 @@
 //! `superpoint synth`: a recording with known truth.
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use tt_backend::Size;
 
 use super::detect::{read, refuse_lost_files};
-use super::{Outcome, WrongUsage};
+use super::{Outcome, WrongUsage, progress};
 use crate::channel::luma;
 use crate::decode;
 use crate::synth::{Motion, Photo, Synth};
@@ -76,7 +74,7 @@ pub(super) fn run(args: &SynthArgs) -> anyhow::Result<Outcome> {
         blur_px: args.blur,
         noise: args.noise,
     };
-    let bar = progress(args.frames);
+    let bar = progress(args.frames.into(), "{pos}/{len} images");
     synth.write(&photo, &args.out, || bar.inc(1))?;
     bar.finish_and_clear();
     Ok(Outcome::Done)
@@ -84,12 +82,3 @@ pub(super) fn run(args: &SynthArgs) -> anyhow::Result<Outcome> {
 
 const MIN_SIDE: usize = 16;
 const MAX_SIDE: usize = 4096;
-
-/// A bar, when somebody looks at it.
-fn progress(frames: u32) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} images, {eta} left");
-    ProgressBar::new(frames.into()).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}

@@ -59,18 +59,9 @@ impl Homography {
 
     /// The homography that fits at least four pairs best: the normalised direct linear transformation, H&Z 4.1 and 4.4.
     pub(crate) fn fit(pairs: &[Pair]) -> Option<Self> {
-        let (from, to) =
-            (Normalisation::of(pairs.iter().map(|pair| pair.0))?, Normalisation::of(pairs.iter().map(|pair| pair.1))?);
-        let mut equations = SMatrix::<f64, 9, 9>::zeros();
-        for &(first, second) in pairs {
-            let ([x, y], [u, v]) = (from.apply(first), to.apply(second));
-            for row in [[0.0, 0.0, 0.0, -x, -y, -1.0, v * x, v * y, v], [x, y, 1.0, 0.0, 0.0, 0.0, -u * x, -u * y, -u]]
-            {
-                add_equation(&mut equations, row);
-            }
-        }
-        let solution = null_vector(equations)?;
-        let normalised = Matrix3::from_row_slice(solution.as_slice());
+        let Solution { normalised, from, to } = Solution::of(pairs, |[x, y], [u, v]| {
+            [[0.0, 0.0, 0.0, -x, -y, -1.0, v * x, v * y, v], [x, y, 1.0, 0.0, 0.0, 0.0, -u * x, -u * y, -u]]
+        })?;
         let fitted = to.inverse() * normalised * from.matrix();
         (fitted.determinant().abs() > 1e-12 * fitted.norm().powi(3)).then_some(Self(fitted))
     }
@@ -88,16 +79,10 @@ pub(crate) struct Fundamental(Matrix3<f64>);
 impl Fundamental {
     /// The fundamental matrix that fits at least eight pairs best: the normalised 8-point algorithm, H&Z 11.2.
     pub(crate) fn fit(pairs: &[Pair]) -> Option<Self> {
-        let (from, to) =
-            (Normalisation::of(pairs.iter().map(|pair| pair.0))?, Normalisation::of(pairs.iter().map(|pair| pair.1))?);
-        let mut equations = SMatrix::<f64, 9, 9>::zeros();
-        for &(first, second) in pairs {
-            let ([x, y], [u, v]) = (from.apply(first), to.apply(second));
-            add_equation(&mut equations, [u * x, u * y, u, v * x, v * y, v, x, y, 1.0]);
-        }
-        let solution = null_vector(equations)?;
+        let Solution { normalised, from, to } =
+            Solution::of(pairs, |[x, y], [u, v]| [[u * x, u * y, u, v * x, v * y, v, x, y, 1.0]])?;
         // All epipolar lines meet in one point: the smallest singular value is set to 0.
-        let mut parts = Matrix3::from_row_slice(solution.as_slice()).svd(true, true);
+        let mut parts = normalised.svd(true, true);
         let (smallest, _) = parts.singular_values.argmin();
         parts.singular_values[smallest] = 0.0;
         let normalised = parts.recompose().ok()?;
@@ -145,17 +130,32 @@ impl Normalisation {
     }
 }
 
-/// Adds a row of a homogeneous system `A x = 0` to `A^T A`.
-fn add_equation(equations: &mut SMatrix<f64, 9, 9>, row: [f64; 9]) {
-    let row = SVector::<f64, 9>::from(row);
-    *equations += row * row.transpose();
+/// The nine values of a matrix that fulfil the equations of all pairs best.
+struct Solution {
+    /// For points as the normalisations give them.
+    normalised: Matrix3<f64>,
+    from: Normalisation,
+    to: Normalisation,
 }
 
-/// The unit vector with the least error in a homogeneous system, of which `A^T A` is given.
-fn null_vector(equations: SMatrix<f64, 9, 9>) -> Option<SVector<f64, 9>> {
-    let eigen = SymmetricEigen::try_new(equations, f64::EPSILON, 200)?;
-    let (smallest, _) = eigen.eigenvalues.argmin();
-    Some(eigen.eigenvectors.column(smallest).into_owned())
+impl Solution {
+    /// `equations` are the rows `a` of `a x = 0` that a pair of normalised points gives. `x` is the unit vector with the
+    /// least error, an eigenvector of the sum of all `a^T a`.
+    fn of<const N: usize>(pairs: &[Pair], equations: impl Fn(Point, Point) -> [[f64; 9]; N]) -> Option<Self> {
+        let from = Normalisation::of(pairs.iter().map(|pair| pair.0))?;
+        let to = Normalisation::of(pairs.iter().map(|pair| pair.1))?;
+        let mut sum = SMatrix::<f64, 9, 9>::zeros();
+        for &(first, second) in pairs {
+            for row in equations(from.apply(first), to.apply(second)) {
+                let row = SVector::<f64, 9>::from(row);
+                sum += row * row.transpose();
+            }
+        }
+        let eigen = SymmetricEigen::try_new(sum, f64::EPSILON, 200)?;
+        let (smallest, _) = eigen.eigenvalues.argmin();
+        let normalised = Matrix3::from_row_slice(eigen.eigenvectors.column(smallest).as_slice());
+        Some(Self { normalised, from, to })
+    }
 }
 
 pub(crate) fn squared_distance([x, y]: Point, [u, v]: Point) -> f64 {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -123,7 +123,8 @@ impl Output {
     /// Writes the index. Without it the file is readable, but not closed.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         self.writer.finish().context("cannot write the index")?;
-        Ok(())
+        // Dropped, the buffer would lose what the disk no longer takes, and say nothing.
+        self.writer.into_inner().flush().context("cannot write the end of the file")
     }
 }
 

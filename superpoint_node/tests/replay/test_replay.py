@@ -23,6 +23,7 @@ from mcap.reader import make_reader  # noqa: E402
 from mcap.writer import CompressionType, IndexType  # noqa: E402
 from rosbags.rosbag2 import CompressionMode, StoragePlugin  # noqa: E402
 from rosbags.rosbag2 import Reader  # noqa: E402
+from rosbags.rosbag2.metadata import parse_qos  # noqa: E402
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore  # noqa: E402
 
 import bags  # noqa: E402
@@ -149,15 +150,16 @@ def test_the_output_is_read_by_rosbags_with_type_stamps_and_quality_of_service(r
     assert (schema.name, schema.encoding) == (KEYPOINTS, 'ros2msg')
     assert (channel.topic, channel.message_encoding) == ('/keypoints', 'cdr')
 
-    # As `ros2 bag play` would see it; this reader wants a folder.
+    qos, = parse_qos(channel.metadata['offered_qos_profiles'])
+    assert (qos.history.name, qos.depth) == ('KEEP_LAST', 10)
+    assert (qos.reliability.name, qos.durability.name) == ('RELIABLE', 'VOLATILE')
+
+    # This reader wants a folder with metadata, in which the topics are listed.
     (folder / 'metadata.yaml').write_text(METADATA)
     store = get_typestore(Stores.EMPTY)
     with Reader(folder) as reader:
         connection, = reader.connections
         assert connection.msgtype == KEYPOINTS
-        qos, = connection.ext.offered_qos_profiles
-        assert (qos.history.name, qos.depth) == ('KEEP_LAST', 10)
-        assert (qos.reliability.name, qos.durability.name) == ('RELIABLE', 'VOLATILE')
         # Its definition alone is enough to read it: all that it consists of is in it.
         store.register(get_types_from_msg(connection.msgdef.data, KEYPOINTS))
         found = [(time, store.deserialize_cdr(data, KEYPOINTS)) for _, time, data in reader.messages()]
@@ -182,7 +184,9 @@ METADATA = '''rosbag2_bagfile_information:
   duration: {nanoseconds: 1}
   starting_time: {nanoseconds_since_epoch: 0}
   message_count: 3
-  topics_with_message_count: []
+  topics_with_message_count:
+    - message_count: 3
+      topic_metadata: {name: /keypoints, type: superpoint_p150/msg/Keypoints, serialization_format: cdr}
   compression_format: ''
   compression_mode: ''
 '''

@@ -46,7 +46,7 @@ pub(super) fn lines(y_label: &str, lines: &[Line]) -> anyhow::Result<String> {
     let bounds = bounds(values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
     draw(SIZE, |root| {
         let mut chart = chart(root).build_cartesian_2d(0.0..last.max(1e-3), bounds)?;
-        mesh(&mut chart, "time in the recording (s)", y_label)?;
+        mesh(&mut chart, "time in the recording (s)", y_label, number)?;
         for (line, color) in lines.iter().zip(COLORS.iter().cycle()) {
             let thinned = thinned(&line.points);
             for run in thinned.split(|(_, y)| y.is_none()) {
@@ -72,18 +72,7 @@ pub(super) fn bars(
     let most = runs.iter().flat_map(|run| run.iter().copied()).fold(0.0, f64::max);
     draw(SIZE, |root| {
         let mut chart = chart(root).build_cartesian_2d(first..last, 0.0..(1.05 * most).max(1e-9))?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_desc(x_label)
-            .y_desc(y_label)
-            .x_label_formatter(&|x| label(*x))
-            .y_label_formatter(&|y| number(*y))
-            .label_style(FONT)
-            .axis_desc_style(FONT)
-            .bold_line_style(GRID_LINES)
-            .light_line_style(TRANSPARENT)
-            .draw()?;
+        mesh(&mut chart, x_label, y_label, label)?;
         // Of several runs the first is filled, the others are outlines over it.
         for (index, (counts, color)) in runs.iter().zip(COLORS.iter().cycle()).enumerate() {
             for (step, &count) in bounds.windows(2).zip(*counts) {
@@ -148,22 +137,25 @@ fn chart<'a, 'b>(root: &'a Root<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
     builder
 }
 
-fn mesh<'b>(chart: &mut Chart<'_, 'b, RangedCoordf64, RangedCoordf64>, x: &str, y: &str) -> anyhow::Result<()>
-where
-    SVGBackend<'b>: DrawingBackend,
-{
+/// Axes and grid; `label` writes the numbers of the horizontal axis.
+fn mesh(
+    chart: &mut Chart<'_, '_, RangedCoordf64, RangedCoordf64>,
+    x: &str,
+    y: &str,
+    label: impl Fn(f64) -> String,
+) -> anyhow::Result<()> {
     chart
         .configure_mesh()
         .x_desc(x)
         .y_desc(y)
-        .x_label_formatter(&|x| number(*x))
+        .x_label_formatter(&|x| label(*x))
         .y_label_formatter(&|y| number(*y))
         .label_style(FONT)
         .axis_desc_style(FONT)
         .bold_line_style(GRID_LINES)
         .light_line_style(TRANSPARENT)
-        .draw()
-        .map_err(|error| anyhow::anyhow!("cannot draw: {error}"))
+        .draw()?;
+    Ok(())
 }
 
 fn mesh_without_lines<X, Y>(chart: &mut Chart<'_, '_, X, Y>, x: &str, y: &str) -> anyhow::Result<()>
@@ -171,15 +163,8 @@ where
     X: Ranged<ValueType = i32> + ValueFormatter<i32>,
     Y: Ranged<ValueType = i32> + ValueFormatter<i32>,
 {
-    chart
-        .configure_mesh()
-        .disable_mesh()
-        .x_desc(x)
-        .y_desc(y)
-        .label_style(FONT)
-        .axis_desc_style(FONT)
-        .draw()
-        .map_err(|error| anyhow::anyhow!("cannot draw: {error}"))
+    chart.configure_mesh().disable_mesh().x_desc(x).y_desc(y).label_style(FONT).axis_desc_style(FONT).draw()?;
+    Ok(())
 }
 
 /// From 0, or from below the smallest value where that is far from 0, to above the largest.
