@@ -12,6 +12,8 @@
 //! | `log` | what both programs log |
 //! | [`cli`] | the program `superpoint` |
 //! | [`message`] | ROS messages as bytes |
+//! | [`replay`] | recordings through the detector |
+//! | [`synth`] | recordings with known truth |
 //! | `ros` | the program `superpoint_node`; feature `ros` |
 
 pub mod channel;
@@ -26,7 +28,9 @@ pub mod message;
 pub mod npz;
 pub mod overlay;
 mod pixel_centres;
+pub mod replay;
 pub mod response;
 #[cfg(feature = "ros")]
 pub mod ros;
 pub mod settings;
+pub mod synth;

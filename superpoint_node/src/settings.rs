@@ -9,6 +9,8 @@ use tt_backend::{Options, Params};
 
 use crate::channel::Channel;
 use crate::http::Listen;
+use crate::message::encoding::Range16;
+use crate::message::keypoints::DescriptorType;
 
 /// A parameter file has a few thousand bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -22,6 +24,10 @@ pub struct Settings {
     pub params: Params,
     /// Which channel of a colour image is read.
     pub channel: Channel,
+    /// What is black and white in 16-bit images of ROS messages.
+    pub range_16bit: Range16,
+    /// Number format of descriptors in ROS messages.
+    pub descriptor_type: DescriptorType,
     /// Where an HTTP server listens.
     pub listen: Listen,
 }
@@ -86,7 +92,7 @@ impl RosParameters<'_> {
     }
 
     fn apply(&self, settings: &mut Settings) -> anyhow::Result<()> {
-        let Settings { options, params, channel, listen } = settings;
+        let Settings { options, params, channel, range_16bit, descriptor_type, listen } = settings;
         if let Some(text) = self.get::<String>("backend")? {
             options.backend = text.parse()?;
         }
@@ -123,6 +129,15 @@ impl RosParameters<'_> {
         if let Some(text) = self.get::<String>("channel")? {
             *channel = text.parse().map_err(anyhow::Error::msg)?;
         }
+        if let Some([black, white]) = self.get::<[u16; 2]>("range_16bit")? {
+            if black >= white {
+                bail!("range_16bit is [{black}, {white}], but the lower value must come first");
+            }
+            *range_16bit = Range16 { black, white };
+        }
+        if let Some(text) = self.get::<String>("descriptor_type")? {
+            *descriptor_type = text.parse().map_err(anyhow::Error::msg)?;
+        }
         if let Some(host) = self.get("http.host")? {
             listen.host = host;
         }
@@ -153,7 +168,8 @@ mod tests {
     fn values_reach_their_places() {
         let text = "superpoint:\n  ros__parameters: {max_keypoints: -1, nms_radius: 2, weights: a.safetensors, \
                     backend: p150, device_id: 3, fallback: cpu, \
-                    channel: luma, postprocess: upstream, qos_depth: 3, \
+                    channel: luma, postprocess: upstream, qos_depth: 3, range_16bit: [5, 4095], \
+                     descriptor_type: float16, \
                     http: {port: 8080}, http.host: 0.0.0.0}\n";
         let settings = Settings::from_yaml(text).unwrap();
         assert_eq!(settings.params.max_keypoints, None);
@@ -163,6 +179,8 @@ mod tests {
         assert_eq!(settings.options.fallback, Fallback::Cpu);
         assert_eq!(settings.options.weights.as_deref(), Some(Path::new("a.safetensors")));
         assert_eq!(settings.channel, Channel::Luma);
+        assert_eq!(settings.range_16bit, Range16 { black: 5, white: 4095 });
+        assert_eq!(settings.descriptor_type, DescriptorType::Float16);
         assert_eq!((settings.listen.host.as_str(), settings.listen.port), ("0.0.0.0", 8080));
     }
 
@@ -178,6 +196,8 @@ mod tests {
             ("/**:\n  ros__parameters: {fallback: gpu}\n", "fallback is `gpu`"),
             ("/**:\n  ros__parameters: {device_id: -1}\n", "device_id is -1"),
             ("/**:\n  ros__parameters: {http: {port: 70000}}\n", "http.port"),
+            ("/**:\n  ros__parameters: {range_16bit: [9, 9]}\n", "range_16bit is [9, 9]"),
+            ("/**:\n  ros__parameters: {range_16bit: [0, 65536]}\n", "range_16bit"),
             ("- a\n- b\n", "sequence"),
         ] {
             let error = format!("{:#}", Settings::from_yaml(text).unwrap_err());

@@ -1,17 +1,17 @@
 //! `superpoint detect`: keypoints of picture files.
 
 use std::collections::HashSet;
-use std::io::{IsTerminal as _, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use tt_backend::Detections;
 
-use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print};
+use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print, progress};
 use crate::decode::{self, Samples};
 use crate::message::encoding::Range16;
 use crate::npz::Npz;
@@ -66,7 +66,10 @@ pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
         }
     }
 
-    let progress = progress(args.images.len());
+    let progress = match args.images.len() {
+        1 => ProgressBar::hidden(),
+        count => progress(count as u64, "{pos}/{len} pictures"),
+    };
     let mut unreadable = 0;
     for (path, targets) in args.images.iter().zip(&targets) {
         let start = Instant::now();
@@ -98,15 +101,6 @@ pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
         bail!("no picture could be read");
     }
     Ok(if unreadable > 0 { Outcome::SomeUnreadable } else { Outcome::Done })
-}
-
-/// A bar for several pictures, when somebody looks at it.
-fn progress(count: usize) -> ProgressBar {
-    if count < 2 || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} pictures, {eta} left");
-    ProgressBar::new(count as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -6,16 +6,19 @@ mod bench_p150;
 mod detect;
 mod info;
 mod match_pictures;
+mod replay;
 mod serve;
+mod synth;
 pub mod weights;
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
 use tracing::level_filters::LevelFilter;
 use tt_backend::{BackendChoice, Detector, Fallback, Params, Postprocess};
 
@@ -41,6 +44,10 @@ enum Command {
     Detect(detect::DetectArgs),
     /// Find the same points in two pictures
     Match(match_pictures::MatchArgs),
+    /// Run a recording's images through the detector
+    Replay(replay::ReplayArgs),
+    /// Make a recording with known truth: a camera that moves over a photo
+    Synth(synth::SynthArgs),
     /// Answer requests over HTTP, with a page to try it out
     Serve(serve::ServeArgs),
     /// Show which weights are used, look into them, or fetch Magic Leap's
@@ -202,6 +209,15 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// A bar, when somebody looks at it. `text` stands behind it, with indicatif's placeholders.
+fn progress(length: u64, text: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(&format!("{{bar:40}} {text}, {{eta}} left"));
+    ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
 /// A server logs its requests, other commands only what is wrong.
 fn start_log(command: &Command) {
     match command {
@@ -225,6 +241,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match &cli.command {
         Command::Detect(args) => detect::run(args),
         Command::Match(args) => match_pictures::run(args),
+        Command::Replay(args) => replay::run(args),
+        Command::Synth(args) => synth::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Weights(args) => weights::run(args).map(|()| Outcome::Done),
         Command::Info(args) => info::run(args),
@@ -283,7 +301,7 @@ mod tests {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "superpoint", &mut script);
             let script = String::from_utf8(script).unwrap();
-            for word in ["detect", "match", "serve", "weights", "completions"] {
+            for word in ["detect", "match", "replay", "synth", "serve", "weights", "completions"] {
                 assert!(script.contains(word), "{shell}: {word}");
             }
         }

@@ -74,6 +74,14 @@ impl<'a> Reader<'a> {
         self.take(field, count)
     }
 
+    /// A sequence of 32-bit floats.
+    pub(super) fn floats(&mut self, field: &'static str) -> Result<Vec<f32>, Malformed> {
+        let count = self.u32(field)? as usize;
+        let bytes = self.take(field, count.saturating_mul(4))?;
+        let read = if self.big_endian { f32::from_be_bytes } else { f32::from_le_bytes };
+        Ok(bytes.as_chunks().0.iter().map(|&value| read(value)).collect())
+    }
+
     pub(super) fn string(&mut self, field: &'static str) -> Result<&'a str, Malformed> {
         let bytes = self.bytes(field)?;
         // The length counts a NUL at the end. Some writers send an empty text as length 0, without one.

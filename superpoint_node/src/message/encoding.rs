@@ -295,6 +295,27 @@ pub struct Samples<'a> {
 }
 
 impl Samples<'_> {
+    /// The same samples without the message, row by row without gaps: only what was read of it is kept.
+    pub fn into_owned(self) -> Samples<'static> {
+        let bytes = if self.wide.is_some() { 2 } else { 1 };
+        let Size { height, width } = self.size;
+        let data = match self.data {
+            Cow::Owned(data) => data, // computed, so without gaps
+            Cow::Borrowed(data) => {
+                let mut gathered = Vec::with_capacity(height * width * bytes);
+                for row in data.chunks(self.row_stride).take(height) {
+                    if self.pixel_stride == bytes {
+                        gathered.extend_from_slice(&row[..width * bytes]);
+                    } else {
+                        gathered.extend(row.iter().step_by(self.pixel_stride).take(width));
+                    }
+                }
+                gathered
+            }
+        };
+        Samples { data: Cow::Owned(data), row_stride: width * bytes, pixel_stride: bytes, ..self }
+    }
+
     /// The plane that the detector takes.
     ///
     /// # Errors
@@ -325,8 +346,23 @@ mod tests {
         Pixels::of(image).map(|pixels| pixels.samples(channel, Range16::default()))
     }
 
-    /// Where the first samples of the rows lie, read the slow way.
+    /// The samples, read the slow way; the same without the message.
     fn values(samples: &Samples<'_>) -> Vec<Vec<u32>> {
+        let values = values_where_they_lie(samples);
+        let Samples { data, size, row_stride, pixel_stride, wide, range } = samples;
+        let copy = Samples {
+            data: data.clone(),
+            size: *size,
+            row_stride: *row_stride,
+            pixel_stride: *pixel_stride,
+            wide: *wide,
+            range: *range,
+        };
+        assert_eq!(values_where_they_lie(&copy.into_owned()), values);
+        values
+    }
+
+    fn values_where_they_lie(samples: &Samples<'_>) -> Vec<Vec<u32>> {
         let at = |y: usize, x: usize| {
             let start = y * samples.row_stride + x * samples.pixel_stride;
             match samples.wide {

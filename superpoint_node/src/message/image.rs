@@ -3,7 +3,7 @@
 //! An image is most of the bytes that a frame moves. The typed way copies them twice more; here the message stays
 //! as it came from the middleware, and the views borrow from it.
 
-use super::cdr::{Malformed, Reader};
+use super::cdr::{Malformed, Reader, Writer};
 
 /// Time of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct HeaderView<'a> {
 }
 
 impl<'a> HeaderView<'a> {
-    fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let stamp =
             Stamp { sec: reader.u32("header.stamp.sec")?.cast_signed(), nanosec: reader.u32("header.stamp.nanosec")? };
         Ok(Self { stamp, frame_id: reader.string("header.frame_id")? })
@@ -67,6 +67,22 @@ impl<'a> ImageView<'a> {
             step: reader.u32("step")?,
             data: reader.bytes("data")?,
         })
+    }
+
+    /// The message, serialized (CDR, with its 4-byte encapsulation header).
+    pub fn serialize(&self) -> Vec<u8> {
+        let mut message =
+            Writer::with_capacity(64 + self.header.frame_id.len() + self.encoding.len() + self.data.len());
+        message.i32(self.header.stamp.sec);
+        message.u32(self.header.stamp.nanosec);
+        message.string(self.header.frame_id);
+        message.u32(self.height);
+        message.u32(self.width);
+        message.string(self.encoding);
+        message.u8(self.is_bigendian.into());
+        message.u32(self.step);
+        message.bytes(self.data);
+        message.finish()
     }
 }
 
@@ -170,6 +186,7 @@ mod tests {
         assert_eq!(image.header.stamp, Stamp { sec: 7, nanosec: 8 });
         assert_eq!((image.header.frame_id, image.encoding), ("cam", "mono8"));
         assert_eq!((image.height, image.width, image.step, image.data), (1, 2, 2, &[1, 2][..]));
+        assert_eq!(image.serialize(), message);
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt as _;
-use tt_backend::{Detections, keypoints};
+use tt_backend::{Detections, Size, keypoints};
 
-use super::cdr::Writer;
+use super::cdr::{Malformed, Reader, Writer};
 use super::image::HeaderView;
 use crate::pixel_centres::PixelCentres;
 
@@ -84,6 +84,44 @@ pub fn serialize(header: &HeaderView<'_>, found: &Detections, format: Descriptor
     message.finish()
 }
 
+/// The fields of a message, read back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Keypoints {
+    /// Size of the image.
+    pub image: Size,
+    /// `[x, y]` in pixels of the image, pixel centres at integers.
+    pub points: Vec<[f32; 2]>,
+    /// Scores in the points' order.
+    pub scores: Vec<f32>,
+    /// A row for each point, or nothing.
+    pub descriptors: Vec<f32>,
+}
+
+impl Keypoints {
+    /// Reads a serialized message (CDR, with its 4-byte encapsulation header).
+    ///
+    /// # Errors
+    ///
+    /// If the bytes end too early; never panics, whatever the bytes.
+    pub fn parse(message: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new("superpoint_p150/Keypoints", message)?;
+        HeaderView::read(&mut reader)?;
+        let width = reader.u32("image_width")? as usize;
+        let height = reader.u32("image_height")? as usize;
+        let points = reader.floats("points")?;
+        let scores = reader.floats("scores")?;
+        let halves = reader.u8("descriptor_type")? == DescriptorType::Float16.constant();
+        reader.u32("descriptor_dim")?;
+        let bytes = reader.bytes("descriptors")?;
+        let descriptors = if halves {
+            bytes.as_chunks().0.iter().map(|&value| f16::from_le_bytes(value).to_f32()).collect()
+        } else {
+            bytes.as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect()
+        };
+        Ok(Self { image: Size::new(height, width), points: points.as_chunks().0.to_vec(), scores, descriptors })
+    }
+}
+
 /// Values per descriptor, as the message counts them.
 const DESCRIPTOR_DIM: u32 = keypoints::DESCRIPTOR_DIM as u32;
 
@@ -91,7 +129,6 @@ const DESCRIPTOR_DIM: u32 = keypoints::DESCRIPTOR_DIM as u32;
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::cdr::{Malformed, Reader};
     use super::super::image::Stamp;
     use super::*;
     use tt_backend::keypoints::Extractor;
@@ -154,6 +191,28 @@ mod tests {
             assert_eq!(values, [&before[..], &type_and_dim].concat(), "{format:?}");
             assert_eq!(descriptors.len(), bytes, "{format:?}");
         }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for format in [DescriptorType::Float32, DescriptorType::Float16] {
+            let message = serialize(&header(), &found(true), format);
+            let read = Keypoints::parse(&message).unwrap();
+            assert_eq!((read.image, read.points), (Size::new(64, 64), vec![[17.0, 40.0], [9.0, 12.0]]));
+            assert_eq!((read.scores, read.descriptors.len()), (vec![0.5, 0.25], 512));
+            assert!(
+                read.descriptors.chunks(256).all(|row| row[0] == -1.0 && row[1..].iter().all(|&value| value == 0.0))
+            );
+            for length in 0..message.len() {
+                assert!(Keypoints::parse(&message[..length]).is_err(), "{length} bytes");
+            }
+        }
+        assert!(
+            Keypoints::parse(&serialize(&header(), &found(false), DescriptorType::Float32))
+                .unwrap()
+                .descriptors
+                .is_empty()
+        );
     }
 
     #[test]

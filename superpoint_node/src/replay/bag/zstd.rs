@@ -1,0 +1,53 @@
+//! rosbag2's two ways to compress with zstd: each file as a whole, or each message.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+
+use tempfile::NamedTempFile;
+
+use super::MAX_RECORD_BYTES;
+
+/// The first bytes of a zstd frame (RFC 8878, 3.1.1). No serialized message begins so: its first byte is 0.
+pub(super) const MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// A message's bytes, decompressed if they are compressed.
+///
+/// # Errors
+///
+/// If the compressed bytes are damaged, or grow beyond a gigabyte.
+pub fn unpacked(data: Vec<u8>) -> Result<Vec<u8>, String> {
+    if !data.starts_with(MAGIC) {
+        return Ok(data);
+    }
+    let damaged = |error: io::Error| format!("the compressed message is damaged: {error}");
+    let mut message = Vec::new();
+    let decoder = zstd::stream::read::Decoder::with_buffer(data.as_slice()).map_err(damaged)?;
+    decoder.take(MAX_RECORD_BYTES as u64 + 1).read_to_end(&mut message).map_err(damaged)?;
+    if message.len() > MAX_RECORD_BYTES {
+        return Err(format!("the compressed message has more than {MAX_RECORD_BYTES} bytes"));
+    }
+    Ok(message)
+}
+
+/// Unpacks a file into a temporary one, which is removed when it is dropped. Where the file is damaged, what comes before
+/// is kept, and the reason is the second value.
+///
+/// # Errors
+///
+/// If the temporary file cannot be written.
+pub(super) fn unpacked_file(path: &Path) -> io::Result<(NamedTempFile, Option<String>)> {
+    let mut unpacked = tempfile::Builder::new().prefix("superpoint-").tempfile()?;
+    let mut decoder = zstd::stream::read::Decoder::new(File::open(path)?)?;
+    let mut block = vec![0; 1 << 20];
+    let damage = loop {
+        match decoder.read(&mut block) {
+            Ok(0) => break None,
+            Ok(count) => io::Write::write_all(&mut unpacked, &block[..count])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => break Some(format!("its zstd compression is damaged: {error}")),
+        }
+    };
+    unpacked.seek(SeekFrom::Start(0))?;
+    Ok((unpacked, damage))
+}

@@ -1,0 +1,199 @@
+//! A recording's images through the detector: keypoints out, and a report on them.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`bag`] | recordings in, as one stream of messages |
+//! | [`topic`] | which topic is replayed |
+//! | `picture` | from a message to the channel that the detector takes |
+//! | `pipeline` | the threads: reading, decoding, detection, results |
+//! | `output` | recordings out |
+//! | [`analysis`] | figures of the keypoints |
+//! | [`report`] | JSON, and a page with plots |
+//! | `geometry` | homographies, epipolar geometry, RANSAC |
+
+pub mod analysis;
+pub mod bag;
+pub(crate) mod geometry;
+pub(crate) mod output;
+mod picture;
+mod pipeline;
+pub mod report;
+pub mod topic;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use tt_backend::Detector;
+
+use self::analysis::Analysis;
+use self::analysis::agreement::Agreement;
+use self::analysis::truth::Truth;
+use self::bag::{Damage, Recording, TimeRange, Topic};
+use self::output::{Definition, Output};
+use self::pipeline::Outcome;
+use self::report::Report;
+use self::topic::ImageKind;
+use crate::message::keypoints;
+use crate::settings::Settings;
+
+/// Topic of the keypoints in the output, as the node publishes them outside any namespace.
+const OUTPUT_TOPIC: &str = "/keypoints";
+
+/// Which images of a recording are replayed, and what for.
+#[derive(Debug)]
+pub struct Replay<'a> {
+    /// Where the recording lies.
+    pub path: &'a Path,
+    /// The recording.
+    pub recording: &'a Recording,
+    /// The topic with the images.
+    pub topic: &'a Topic,
+    /// How they are stored.
+    pub kind: ImageKind,
+    /// When they were recorded.
+    pub range: TimeRange,
+    /// 1 takes every image, 2 every second one.
+    pub every: usize,
+    /// Where the keypoints are written.
+    pub out: Option<PathBuf>,
+    /// What is reported on them.
+    pub report: Option<ReportOptions>,
+}
+
+/// What a report is made with.
+#[derive(Debug)]
+pub struct ReportOptions {
+    /// Where it is written; made if it is not there.
+    pub folder: PathBuf,
+    /// The true motion, see [`analysis::truth::TruthFile`].
+    pub truth: Option<PathBuf>,
+    /// The report of another run, to put beside this one.
+    pub compare: Option<PathBuf>,
+}
+
+/// A report that is being measured.
+struct Reporting {
+    folder: PathBuf,
+    other: Option<Report>,
+    analysis: Analysis,
+}
+
+impl Reporting {
+    /// `out` is where this run's keypoints will be written.
+    fn begin(options: &ReportOptions, out: Option<&Path>) -> anyhow::Result<Self> {
+        let ReportOptions { folder, truth, compare } = options;
+        let other = compare.as_deref().map(Report::read).transpose()?;
+        let keypoints = other.as_ref().zip(compare.as_deref()).and_then(|(other, path)| other.keypoints_of(path));
+        if other.is_some() && keypoints.is_none() {
+            tracing::warn!("the other run was made without --out, so its keypoints cannot be compared one by one");
+        }
+        let same_file = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
+        if let Some((theirs, ours)) = keypoints.as_deref().zip(out)
+            && same_file(theirs, ours)
+        {
+            bail!("{} holds the other run's keypoints and would be written over; choose another --out", ours.display());
+        }
+        let agreement = keypoints.as_deref().map(Agreement::with).transpose()?;
+        let truth = truth.as_deref().map(Truth::read).transpose()?;
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
+        // A report that is there is of an earlier run; where this one fails, none shall be taken for its own.
+        match std::fs::remove_file(folder.join(report::JSON)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot replace the report in {}", folder.display()));
+            }
+            _ => {}
+        }
+        Ok(Self { folder: folder.clone(), other, analysis: Analysis::new(truth, agreement) })
+    }
+}
+
+/// What a replay came to.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// Messages read from the recording, in range, whether or not they were skipped over.
+    pub read: u64,
+    /// Images in which keypoints were looked for.
+    pub images: u64,
+    /// Keypoints in all images.
+    pub keypoints: u64,
+    /// Images that could not be used, by kind, with the reason for the first.
+    pub rejected: BTreeMap<String, (u64, String)>,
+    /// What could not be read.
+    pub damage: Vec<Damage>,
+    /// Images that are missing, where the recording says how many it had.
+    pub lost: Option<u64>,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+impl Replay<'_> {
+    /// Runs the images through the detector. `tell` hears how much of the recording is done, 0 to 1, how many images
+    /// that were, and for the first image of each kind that cannot be used, why. Ends early, in good order, when `stop`
+    /// is set.
+    ///
+    /// # Errors
+    ///
+    /// When the detector fails, or the output cannot be written. What is written until then is in good order.
+    pub fn run(
+        &self,
+        settings: &Settings,
+        detector: &mut Detector,
+        stop: &AtomicBool,
+        tell: impl Fn(f32, u64, Option<&str>) + Send + Sync,
+    ) -> anyhow::Result<Summary> {
+        let start = Instant::now();
+        // The report's folder may be where the output goes.
+        let mut reporting =
+            self.report.as_ref().map(|options| Reporting::begin(options, self.out.as_deref())).transpose()?;
+        let mut output =
+            self.out.as_deref().map(|out| Output::create(out, OUTPUT_TOPIC, &Definition::KEYPOINTS)).transpose()?;
+        let mut summary = Summary::default();
+        let sink = |outcome: Outcome, progress: f32| {
+            let mut reason = None;
+            match outcome {
+                Outcome::Detected(found) => {
+                    summary.images += 1;
+                    summary.keypoints += found.detections.len() as u64;
+                    if let Some(output) = &mut output {
+                        let header = &found.header;
+                        let message = keypoints::serialize(&header.view(), &found.detections, settings.descriptor_type);
+                        output.write(header.log_time, header.publish_time, &message)?;
+                    }
+                    if let Some(Reporting { analysis, .. }) = &mut reporting {
+                        analysis.add(found);
+                    }
+                }
+                Outcome::Rejected(rejected) => {
+                    let count = summary.rejected.entry(rejected.kind).or_insert((0, rejected.reason.clone()));
+                    count.0 += 1;
+                    reason = (count.0 == 1).then_some(rejected.reason);
+                }
+            }
+            tell(progress, summary.images, reason.as_deref());
+            Ok(())
+        };
+        let messages = self.recording.messages(self.topic, self.range);
+        let end = pipeline::run(messages, self.every, self.kind, settings, detector, stop, sink);
+        // Also of a replay that failed, what it wrote shall be readable.
+        let closed = output.map_or(Ok(()), Output::finish);
+        let end = end?;
+        closed?;
+        summary.read = end.read;
+        summary.damage = end.damage;
+        summary.elapsed = start.elapsed();
+        // Of a part of the recording, or of one that was not read to its end, nobody knows how many there should be.
+        if self.range == TimeRange::ALL && !stop.load(Ordering::Relaxed) {
+            let promised = self.recording.promised(&self.topic.name).unwrap_or(0).max(self.topic.count);
+            summary.lost = promised.checked_sub(summary.read).filter(|&lost| lost > 0);
+        }
+        if let Some(Reporting { folder, other, analysis }) = reporting {
+            let measured = analysis.finish(summary.elapsed);
+            Report::new(self, settings, detector.model(), &summary, measured, &folder)
+                .write(&folder, other.as_ref())?;
+        }
+        Ok(summary)
+    }
+}
