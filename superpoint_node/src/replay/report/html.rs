@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use super::plots::{self, COLORS, Line, VIRIDIS};
+use super::plots::{self, COLORS, Key, Line, VIRIDIS};
 use crate::replay::analysis::{AgreementFigures, Distribution, Figures, GRID, TruthFigures};
 
 const STYLE: &str = include_str!("page.css");
@@ -118,7 +118,7 @@ const MEASURES: [Measure; 13] = [
 ];
 
 fn summary(report: &Report, other: Option<&Report>) -> String {
-    let mut table = String::from("<h2>Summary</h2>\n<table><tr><th></th><th>unit</th>");
+    let mut table = String::from("<h2>Summary</h2>\n<div class=\"wide\"><table><tr><th></th><th>unit</th>");
     for column in ["mean", "median", "5 %", "95 %", "min", "max"] {
         let _ = write!(table, "<th>{column}</th>");
     }
@@ -160,7 +160,7 @@ fn summary(report: &Report, other: Option<&Report>) -> String {
     }
     let _ = write!(
         table,
-        "</table>\n<p>{:.2} images a second, reading and writing included. Distances are in pixels of the network frame \
+        "</table></div>\n<p>{:.2} images a second, reading and writing included. Distances are in pixels of the network frame \
          ({} x {}), motion in pixels of the image. Inliers: matches that agree on one motion of the camera through a rigid \
          scene (fundamental matrix, 1.5 px), or on one plane (homography, 3 px), by RANSAC. A track is a keypoint that is \
          followed from image to image through inliers. Coverage: share of {} x {} fields with a keypoint.</p>\n",
@@ -223,21 +223,21 @@ fn figures(report: &Report, other: Option<&Report>) -> anyhow::Result<Vec<String
     let mut page = Vec::new();
     let mut over_time = |title: &str, y_label: &str, series: &[Series]| -> anyhow::Result<()> {
         let mut lines = Vec::new();
-        for (run, run_name) in &runs {
-            for (name, value) in series {
+        for (run_index, (run, run_name)) in runs.iter().enumerate() {
+            for ((name, value), &color) in series.iter().zip(&COLORS) {
                 let times = run.frames.time_s.iter().enumerate();
                 let points: Vec<(f64, Option<f64>)> = times.map(|(index, &time)| (time, value(run, index))).collect();
                 if points.iter().any(|(_, value)| value.is_some()) {
                     let name = if runs.len() > 1 { format!("{name}, {run_name}") } else { (*name).to_owned() };
-                    lines.push(Line { name, points });
+                    lines.push(Line { key: Key { name, color, dashed: run_index > 0 }, points });
                 }
             }
         }
         if !lines.is_empty() {
             // A single line needs no name beside the title.
             let named = if lines.len() > 1 { &lines[..] } else { &[] };
-            let names: Vec<&str> = named.iter().map(|line| line.name.as_str()).collect();
-            page.push(figure(title, &names, &plots::lines(y_label, &lines)?));
+            let keys: Vec<Key> = named.iter().map(|line| line.key.clone()).collect();
+            page.push(figure(title, &keys, &plots::lines(y_label, &lines)?));
         }
         Ok(())
     };
@@ -298,9 +298,16 @@ fn figures(report: &Report, other: Option<&Report>) -> anyhow::Result<Vec<String
             ("first image", |report, at| report.frames.truth_first[at]?.corner_error_px),
         ],
     )?;
-    let names: Vec<&str> = if other.is_some() { vec![HERE, THERE] } else { Vec::new() };
-    page.push(figure("Track lengths", &names, &tracks(&runs)?));
-    page.push(figure("Scores", &names, &scores(&runs)?));
+    let keys: Vec<Key> = match other {
+        Some(_) => [HERE, THERE]
+            .iter()
+            .zip(COLORS)
+            .map(|(&name, color)| Key { name: name.to_owned(), color, dashed: false })
+            .collect(),
+        None => Vec::new(),
+    };
+    page.push(figure("Track lengths", &keys, &tracks(&runs)?));
+    page.push(figure("Scores", &keys, &scores(&runs)?));
     for (run, name) in &runs {
         let per_image = |count: u64| count as f64 / run.figures.images.max(1) as f64;
         let most = per_image(run.spread.field_counts.iter().copied().max().unwrap_or(0));
@@ -364,12 +371,13 @@ fn scores(runs: &[(&Report, &str)]) -> anyhow::Result<String> {
     })
 }
 
-fn figure(title: &str, names: &[&str], svg: &str) -> String {
+fn figure(title: &str, keys: &[Key], svg: &str) -> String {
     let mut legend = String::new();
-    for (name, color) in names.iter().zip(COLORS.iter().cycle()) {
+    for Key { name, color, dashed } in keys {
+        let style = if *dashed { "dashed" } else { "solid" };
         let _ = write!(
             legend,
-            " <span><i style=\"background:rgb({},{},{})\"></i>{}</span>",
+            " <span><i style=\"border-top-style:{style};border-top-color:rgb({},{},{})\"></i>{}</span>",
             color.0,
             color.1,
             color.2,

@@ -29,12 +29,24 @@ pub(super) const COLORS: [RGBColor; 5] = [
     RGBColor(230, 159, 0),
 ];
 
+/// How something of a run is drawn, and what it is called.
+#[derive(Clone)]
+pub(super) struct Key {
+    pub(super) name: String,
+    pub(super) color: RGBColor,
+    /// So that two lines of a colour, of one measure in two runs, can be told apart.
+    pub(super) dashed: bool,
+}
+
+/// Length of a dash and of the gap behind it, in pixels.
+const DASH: (u32, u32) = (7, 4);
+
 /// Amounts from none to most.
 pub(super) const VIRIDIS: [[u8; 3]; 5] = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 
 /// A line: points from left to right, with gaps where there is no value.
 pub(super) struct Line {
-    pub(super) name: String,
+    pub(super) key: Key,
     pub(super) points: Vec<(f64, Option<f64>)>,
 }
 
@@ -47,13 +59,17 @@ pub(super) fn lines(y_label: &str, lines: &[Line]) -> anyhow::Result<String> {
     draw(SIZE, |root| {
         let mut chart = chart(root).build_cartesian_2d(0.0..last.max(1e-3), bounds)?;
         mesh(&mut chart, "time in the recording (s)", y_label, number)?;
-        for (line, color) in lines.iter().zip(COLORS.iter().cycle()) {
+        for line in lines {
+            let style = line.key.color.stroke_width(2);
             let thinned = thinned(&line.points);
             for run in thinned.split(|(_, y)| y.is_none()) {
                 let run: Vec<(f64, f64)> = run.iter().filter_map(|&(x, y)| Some((x, y?))).collect();
                 match run[..] {
-                    [point] => _ = chart.draw_series([Circle::new(point, 2, color.filled())])?,
-                    _ => _ = chart.draw_series(LineSeries::new(run, color.stroke_width(2)))?,
+                    [point] => _ = chart.draw_series([Circle::new(point, 2, line.key.color.filled())])?,
+                    _ if line.key.dashed => {
+                        _ = chart.draw_series(DashedLineSeries::new(run, DASH.0, DASH.1, style))?;
+                    }
+                    _ => _ = chart.draw_series(LineSeries::new(run, style))?,
                 }
             }
         }
