@@ -183,6 +183,11 @@ impl Queue {
         Ok(Place { queue: self.clone(), ticket: self.shared.tickets.fetch_add(1, Ordering::Relaxed) })
     }
 
+    /// Whether a place would be refused now.
+    pub fn full(&self) -> Option<Full> {
+        (self.taken() >= self.limit).then_some(Full(self.limit))
+    }
+
     /// Number of places that are taken, by jobs that wait or run.
     pub fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)

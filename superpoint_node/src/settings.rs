@@ -1,5 +1,6 @@
 //! The YAML file with parameters that the ROS node and the command line both read.
 
+use std::cell::RefCell;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -32,8 +33,29 @@ pub struct Settings {
     pub listen: Listen,
 }
 
+/// Parameters of the node that nothing else has.
+const NODE_PARAMETERS: [&str; 13] = [
+    "cameras",
+    "http.enabled",
+    "image_transport",
+    "lazy",
+    "mask",
+    "max_rate_hz",
+    "output_qos_depth",
+    "output_qos_reliability",
+    "overlay",
+    "qos_depth",
+    "qos_reliability",
+    "start_type_description_service",
+    "use_sim_time",
+];
+
 /// The parameters of one node in a ROS parameter file. Those that do not concern a detector are passed over.
-struct RosParameters<'a>(&'a serde_yaml::Value);
+struct RosParameters<'a> {
+    values: &'a serde_yaml::Value,
+    /// Names that were asked for.
+    known: RefCell<Vec<&'static str>>,
+}
 
 impl Settings {
     /// Reads a ROS 2 parameter file: `ros__parameters` below the node's name, or below the wildcard `/**`.
@@ -65,7 +87,12 @@ impl Settings {
                 continue;
             }
             let Some(parameters) = section.get("ros__parameters") else { continue };
-            RosParameters(parameters).apply(&mut settings)?;
+            let parameters = RosParameters::new(parameters);
+            parameters.apply(&mut settings)?;
+            for unknown in parameters.unknown() {
+                // No error: the section may be for other nodes too.
+                tracing::warn!("the configuration has a parameter {unknown}, which is not known here and does nothing");
+            }
             found = true;
         }
         if !found {
@@ -76,16 +103,29 @@ impl Settings {
     }
 }
 
-impl RosParameters<'_> {
+impl<'a> RosParameters<'a> {
+    fn new(values: &'a serde_yaml::Value) -> Self {
+        Self { values, known: RefCell::new(NODE_PARAMETERS.to_vec()) }
+    }
+
     /// The value of a parameter, if it is there. `a.b` may also stand as `b` below `a`.
-    fn get<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<Option<T>> {
-        let nested = || name.split('.').try_fold(self.0, |value, part| value.get(part));
-        let value = self.0.get(name).or_else(nested).cloned();
+    fn get<T: DeserializeOwned>(&self, name: &'static str) -> anyhow::Result<Option<T>> {
+        self.known.borrow_mut().push(name);
+        let nested = || name.split('.').try_fold(self.values, |value, part| value.get(part));
+        let value = self.values.get(name).or_else(nested).cloned();
         value.map(serde_yaml::from_value).transpose().with_context(|| format!("parameter {name}"))
     }
 
+    /// Names of parameters that nobody has asked for.
+    fn unknown(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        collect_names(self.values, "", &mut names);
+        names.retain(|name| !self.known.borrow().contains(&name.as_str()) && !name.starts_with("qos_overrides."));
+        names
+    }
+
     /// A parameter that counts something.
-    fn count(&self, name: &str) -> anyhow::Result<Option<usize>> {
+    fn count(&self, name: &'static str) -> anyhow::Result<Option<usize>> {
         let number: Option<i64> = self.get(name)?;
         let count = number.map(usize::try_from).transpose();
         count.map_err(|_| anyhow!("{name} is {}, but must not be negative", number.unwrap_or_default()))
@@ -148,6 +188,18 @@ impl RosParameters<'_> {
     }
 }
 
+/// Names of all parameters in a section, `a.b` for `b` below `a`.
+fn collect_names(section: &serde_yaml::Value, above: &str, names: &mut Vec<String>) {
+    for (name, value) in section.as_mapping().into_iter().flatten() {
+        let name = format!("{above}{}", name.as_str().unwrap_or_default());
+        if value.is_mapping() {
+            collect_names(value, &format!("{name}."), names);
+        } else {
+            names.push(name);
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -162,6 +214,25 @@ mod tests {
         assert_eq!((settings.options.device_id, settings.options.fallback), (0, Fallback::None));
         assert_eq!(settings.options.weights, None);
         assert_eq!(settings.channel, Channel::First);
+    }
+
+    fn unknown(section: &str) -> Vec<String> {
+        let values = serde_yaml::from_str(section).unwrap();
+        let parameters = RosParameters::new(&values);
+        parameters.apply(&mut Settings::default()).unwrap();
+        parameters.unknown()
+    }
+
+    #[test]
+    fn names_that_mean_nothing_are_found() {
+        let section = "{nms_radios: 3, nms_radius: 4, lazy: true, http: {port: 1, prot: 2}, http.host: h, \
+                       qos_overrides: {a: {b: c}}}";
+        assert_eq!(unknown(section), ["nms_radios", "http.prot"]);
+        let file: serde_yaml::Value = serde_yaml::from_str(include_str!("../../config/superpoint.yaml")).unwrap();
+        let sections = file.as_mapping().unwrap().values();
+        for section in sections.map(|section| serde_yaml::to_string(&section["ros__parameters"]).unwrap()) {
+            assert_eq!(unknown(&section), [""; 0]);
+        }
     }
 
     #[test]

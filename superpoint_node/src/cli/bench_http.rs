@@ -80,7 +80,7 @@ impl Sample {
 pub(super) fn run(args: &HttpArgs) -> anyhow::Result<Outcome> {
     let settings = args.detector.settings()?;
     let file = read(&args.image).with_context(|| args.image.display().to_string())?;
-    let samples = Samples::decode(&file, Channel::First)?;
+    let samples = Samples::decode(&file, Channel::First).with_context(|| args.image.display().to_string())?;
     let size = samples.size();
 
     let engine = Engine::start(settings.options)?;

@@ -10,7 +10,12 @@ use super::body::Bodies;
 use super::metrics::Metrics;
 use super::problem::Problem;
 use super::{HttpOptions, Limits};
-use crate::engine::{Engine, Queue};
+use crate::engine::{Engine, Full, Queue};
+
+/// How many requests a second are refused at most because the queue is full, all clients together. Many do not heed
+/// `Retry-After` but come again at once, and what they cost is taken from the network: refused as fast as they came,
+/// 48 clients on the network's two cores left it half of its speed.
+const REFUSALS_PER_SECOND: u32 = 250;
 
 /// The server's state.
 #[derive(Debug)]
@@ -65,6 +70,21 @@ impl App {
     pub(super) fn patience(&self) -> Duration {
         let Limits { patience, connections, .. } = *self.limits();
         if self.metrics.connections() > connections / 2 { patience / 10 } else { patience }
+    }
+
+    /// Whether all places in the queue are taken.
+    pub(super) fn full(&self) -> Option<Full> {
+        self.detection.get().and_then(|detection| detection.queue.full())
+    }
+
+    /// Refuses a request because the queue is full; the more clients there are, the longer that takes.
+    pub(super) async fn refusal(&self, full: Full) -> Problem {
+        let clients = u32::try_from(self.metrics.connections()).unwrap_or(u32::MAX);
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(1) * clients / REFUSALS_PER_SECOND) => {}
+            () = self.stop.cancelled() => {}
+        }
+        full.into()
     }
 
     /// Comes when the time is up in which a server that ends lets requests finish.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::{Body, Bytes, HttpBody as _};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
 
 use super::Limits;
@@ -111,6 +111,25 @@ async fn read_all<'a>(
     }
     let declared = if declared > 0 { format!(" ({declared} bytes are announced)") } else { String::new() };
     Err(Problem::too_large(format!("the body is larger than {limit} bytes, the most that is accepted{declared}")))
+}
+
+/// Refuses bodies that have to be unpacked first: what is in them would be taken for a damaged picture.
+pub(super) fn check_form(headers: &HeaderMap) -> Result<(), Problem> {
+    let unsupported = |detail: String| Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+    let value = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default().trim();
+    let (encoding, media_type) = (value(header::CONTENT_ENCODING), value(header::CONTENT_TYPE));
+    if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
+        return unsupported(format!(
+            "the body is sent with Content-Encoding `{encoding:.40}`; send it as it is, without"
+        ));
+    }
+    if media_type.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("multipart/")) {
+        return unsupported(
+            "the body is a form (multipart); send the JSON, or the bytes of the file or plane, as the body itself"
+                .to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// Takes a body off the line that nobody wants. Left there, it would end the connection, and with it the client's next

@@ -4,7 +4,7 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -34,11 +34,12 @@ pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: Cancellati
 
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(limits.connections));
+    let mut complaint = Complaint::default();
     loop {
         let (stream, place) = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &places, &mut complaint) => accepted,
         };
         let _ = stream.set_nodelay(true);
         // A client that takes no bytes of its answer is left; one that waits for its answer sends none itself.
@@ -63,10 +64,32 @@ pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: Cancellati
     }
 }
 
+/// How often the log is told, at most, that connections cannot be accepted.
+const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(10);
+
+/// What is logged of connections that cannot be accepted.
+#[derive(Default)]
+struct Complaint {
+    last: Option<Instant>,
+    /// Since then.
+    failures: u64,
+}
+
+impl Complaint {
+    fn about(&mut self, error: &std::io::Error) {
+        self.failures += 1;
+        if self.last.is_none_or(|last| last.elapsed() >= BETWEEN_COMPLAINTS) {
+            tracing::warn!(%error, failures = self.failures, "cannot accept a connection");
+            *self = Self { last: Some(Instant::now()), failures: 0 };
+        }
+    }
+}
+
 /// The next connection, once there is a place for it.
 async fn accept(
     listener: &tokio::net::TcpListener,
     places: &Arc<Semaphore>,
+    complaint: &mut Complaint,
 ) -> (TcpStream, Option<OwnedSemaphorePermit>) {
     // Never closed, so there always is a permit in the end.
     let place = Arc::clone(places).acquire_owned().await.ok();
@@ -75,7 +98,7 @@ async fn accept(
             Ok((stream, _)) => return (stream, place),
             Err(error) => {
                 // Out of file descriptors, or a client that was gone at once.
-                tracing::warn!(%error, "cannot accept a connection");
+                complaint.about(&error);
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -118,7 +118,7 @@ pub enum StartError {
         port: u16,
     },
     /// The interface does not exist, or the port is not allowed.
-    #[error("cannot listen on {host}, port {port}: {source}")]
+    #[error("cannot listen on {host}, port {port}")]
     Listen {
         /// The interface.
         host: String,

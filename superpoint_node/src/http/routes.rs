@@ -96,6 +96,7 @@ async fn method_not_allowed(State(app): State<Arc<App>>, method: Method, uri: Ur
     (status = 400, body = Detail, description = "No such JSON, no valid base64, no readable picture, or a field that is unknown, of the wrong type or out of range"),
     (status = 408, body = Detail, description = "The body took too long"),
     (status = 413, body = Detail, description = "Too many bytes or too many pixels"),
+    (status = 415, body = Detail, description = "The body is compressed, or a form"),
     (status = 503, body = Detail, description = "Starting, or the queue is full"),
     (status = 504, body = Detail, description = "No answer in time"),
 ))]
@@ -117,6 +118,7 @@ async fn predict(State(app): State<Arc<App>>, RawQuery(query): RawQuery, headers
     (status = 400, body = Detail, description = "No readable picture, or a field that is unknown, of the wrong type or out of range"),
     (status = 408, body = Detail, description = "The body took too long"),
     (status = 413, body = Detail, description = "Too many bytes or too many pixels"),
+    (status = 415, body = Detail, description = "The body is compressed, or a form"),
     (status = 503, body = Detail, description = "Starting, or the queue is full"),
     (status = 504, body = Detail, description = "No answer in time"),
 ))]
@@ -152,6 +154,7 @@ struct PlaneSize {
     (status = 400, body = Detail, description = "Not height * width bytes, or a field that is missing, unknown, of the wrong type or out of range"),
     (status = 408, body = Detail, description = "The body took too long"),
     (status = 413, body = Detail, description = "Too many bytes"),
+    (status = 415, body = Detail, description = "The body is compressed, or a form"),
     (status = 503, body = Detail, description = "Starting, or the queue is full"),
     (status = 504, body = Detail, description = "No answer in time"),
 ))]
@@ -176,7 +179,15 @@ async fn receive(
         Ok(received) => received,
         Err(problem) => return problem.into_response(),
     };
-    let (bytes, _share) = received.into_parts();
+    let (bytes, share) = received.into_parts();
+    if let Err(problem) = body::check_form(&headers) {
+        return problem.into_response();
+    }
+    // Before anything else is done for it, and without its body: refusing many must cost little.
+    if let Some(full) = app.full() {
+        drop((bytes, share));
+        return app.refusal(full).await.into_response();
+    }
     match input(bytes) {
         Ok(input) => predict::answer(&app, input).await,
         Err(problem) => problem.into_response(),

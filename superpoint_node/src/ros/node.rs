@@ -145,7 +145,7 @@ fn serve_http(fixed: &Fixed, live: &Live, engine: &Engine) -> Result<Server, Str
         // The node ends within a second.
         limits: Limits { drain: Duration::from_millis(400), ..Limits::default() },
     })
-    .map_err(|error| error.to_string())?;
+    .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
     server.attach(engine);
     Ok(server)
 }

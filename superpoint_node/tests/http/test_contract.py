@@ -1,6 +1,7 @@
 """Every route, field, type, default, error and limit of the server, as a client meets it."""
 
 import base64
+import gzip
 import http.client
 import io
 import json
@@ -11,6 +12,7 @@ import zlib
 
 import numpy as np
 import pytest
+import requests
 from PIL import Image
 
 from servers import photo, server  # noqa: F401
@@ -145,6 +147,27 @@ def test_a_field_that_is_null_is_not_given(server, photo):
     file = text(png(photo[:64, :64]))
     fields = dict.fromkeys(['max_keypoints', 'keypoint_threshold', 'nms_radius', 'return_descriptors'])
     assert same(server.post('/predict', json={'image': file}).json(), server.post('/predict', json={'image': file, **fields}).json())
+
+
+def test_whole_numbers_may_have_a_point_or_an_exponent(server, photo):
+    file = png(photo[:64, :64])
+    body = '{"image": "%s", "max_keypoints": 1e2, "nms_radius": 3.0}' % text(file)
+    expected = {'max_keypoints': 100, 'keypoint_threshold': 0.005, 'nms_radius': 3, 'border_removal_distance': 4}
+    assert server.post('/predict', data=body).json()['params'] == expected == \
+        server.post('/predict_raw?max_keypoints=1e2&nms_radius=3.0', data=file).json()['params']
+
+
+@pytest.mark.parametrize('words, given', [(('true', 'True', '1', 'yes', 'on', 'T'), True), (('false', 'FALSE', '0', 'no', 'off', 'n'), False)])
+def test_truth_in_a_query_has_the_spellings_of_the_published_server(server, words, given):
+    for word in words:
+        answer = server.post('/predict_plane', params={'height': 1, 'width': 1, 'return_descriptors': word}, data=b'x').json()
+        assert ('descriptors' in answer) == given, word
+
+
+def test_planes_may_be_as_long_as_a_jpeg(server):
+    sides = {'height': 1, 'width': 65535, 'max_keypoints': 1}
+    check_answer(server.post('/predict_plane', params=sides, data=bytes(65535)).json(), (1, 65535), {'max_keypoints': 1})
+    refused(server.post('/predict_plane', params=sides | {'width': 65536}, data=bytes(65536)), 400, 'width', '65536')
 
 
 def test_no_keypoints_is_an_answer(server):
@@ -296,6 +319,19 @@ def test_a_body_over_the_limit_is_refused(server):
     assert server.get('/health').status_code == 200
 
 
+@pytest.mark.parametrize('path', ['/predict', '/predict_raw', '/predict_plane?height=1&width=1'])
+def test_bodies_that_have_to_be_unpacked_are_refused(server, path):
+    refused(server.post(path, data=gzip.compress(b'{}'), headers={'Content-Encoding': 'gzip'}), 415, 'gzip')
+    refused(server.post(path, files={'image': b'x'}), 415, 'multipart')
+    assert server.post(path, data=b'x', headers={'Content-Encoding': 'identity'}).status_code != 415
+
+
+def test_head_is_get_without_its_body(server):
+    for path in ['/health', '/info', '/metrics', '/']:
+        get, head = server.get(path), requests.head(server.url + path, timeout=10)
+        assert head.status_code == 200 and head.content == b'' and head.headers['content-type'] == get.headers['content-type']
+
+
 def exchange(server, request, timeout=10):
     """Bytes there and back; the connection is open until the server closes it."""
     with socket.create_connection(server.address, timeout=timeout) as connection:
@@ -333,7 +369,8 @@ def test_info(server):
     assert info['image_size'] == {'height': 480, 'width': 640} in info['prepared_image_sizes']
     assert re.fullmatch(r'\d+\.\d+\.\d+.*', info['version'])
     assert info['limits']['body_bytes'] > 0 and info['limits']['pixels'] > 0 and info['limits']['queue'] > 0
-    assert info['defaults']['max_keypoints'] == 1024
+    assert info['defaults'] == {'max_keypoints': 1024, 'keypoint_threshold': 0.005, 'nms_radius': 4, 'border_removal_distance': 4}
+    assert info['limits']['connections'] > 0 and info['limits']['deadline_seconds'] > 0 and info['limits']['receive_seconds'] > 0
 
 
 def test_models(server):

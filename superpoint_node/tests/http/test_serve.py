@@ -205,7 +205,74 @@ def test_nothing_is_computed_for_clients_that_are_gone(serve):
     assert 7 <= abandoned <= 10, abandoned
 
 
-def test_too_many_requests_are_refused_at_once_and_in_order(serve):
+def test_many_refusals_are_paced(serve):
+    """Clients that come again at once must not take the processor from the network."""
+    server = serve('--queue', '1', '--threads', '1')
+    busy = (f'POST /predict_plane?height=480&width=640 HTTP/1.1\r\nHost: x\r\nContent-Length: {480 * 640}\r\n\r\n').encode() + noise()
+    seconds = 3
+    refused = []
+
+    def insist(end):
+        while time.monotonic() < end:
+            started = time.monotonic()
+            reply = server.post('/predict_plane?height=1&width=1', data=b'x')
+            if reply.status_code == 503:
+                refused.append(time.monotonic() - started)
+
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(40) as pool:
+        for _ in range(2):
+            stack.enter_context(socket.create_connection(server.address)).sendall(busy)
+        end = time.monotonic() + seconds
+        [job.result() for job in [pool.submit(insist, end) for _ in range(40)]]
+    # At most 250 a second, however many clients there are; without pacing it would be thousands.
+    assert 40 < len(refused) < 1.2 * 250 * (seconds + 1), len(refused)
+    assert sorted(refused)[len(refused) // 2] > 0.1, 'the more clients, the longer it takes'
+
+
+def test_all_bodies_together_have_a_limit(serve):
+    server = serve('--max-body', '1', '--patience', '20')
+    assert server.post('/predict_raw', data=bytes((1 << 20) + 1)).json()['detail'].startswith('the body is larger than 1048576 bytes')
+    part = b'POST /predict_raw HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n' + bytes(1_000_000)
+    with contextlib.ExitStack() as stack:
+        for _ in range(16):
+            stack.enter_context(socket.create_connection(server.address)).sendall(part)
+        deadline = time.monotonic() + 20
+        while (reply := server.post('/predict_raw', data=bytes(1_000_000))).status_code != 503:
+            assert time.monotonic() < deadline, reply.text
+        assert 'all requests together' in reply.json()['detail'] and reply.headers['retry-after'] == '1'
+    deadline = time.monotonic() + 20
+    while (reply := server.post('/predict_raw', data=bytes(1_000_000))).status_code != 400:
+        assert time.monotonic() < deadline, 'the place of those that went away is free again'
+
+
+def test_a_body_that_does_not_come_is_said(serve):
+    server = serve('--patience', '0.5')
+    with socket.create_connection(server.address, timeout=10) as connection:
+        connection.sendall(b'POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{')
+        head, body = connection.recv(65536).split(b'\r\n\r\n')
+    assert head.startswith(b'HTTP/1.1 408') and json.loads(body) == {'detail': 'the body did not arrive within 0.5 seconds'}
+
+
+def test_a_second_signal_ends_it_at_once(serve):
+    server = serve('--threads', '1')
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(plane, server) for _ in range(12)]
+        wait_for_depth(server, range(6, 13))
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        status, seconds = server.end(signal.SIGINT)
+        assert status == 128 + signal.SIGINT and seconds < 1, (status, seconds)
+        assert sum(job.exception() is not None for job in waiting) > 0, 'some were not answered'
+
+
+def test_a_name_in_the_configuration_that_means_nothing_is_said(serve, tmp_path):
+    config = tmp_path / 'c.yaml'
+    config.write_text('/**:\n  ros__parameters: {nms_radios: 3, lazy: true}\n')
+    log = serve('--config', str(config)).log()
+    assert 'nms_radios' in log and 'lazy' not in log
+
+
+def test_too_many_requests_are_refused_and_the_others_are_answered(serve):
     server = serve('--queue', '2', '--threads', '1')
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda _: plane(server), range(16)))
