@@ -13,7 +13,7 @@ use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print, progress
 use crate::replay::analysis::truth::file_beside;
 use crate::replay::bag::{Recording, TimeRange};
 use crate::replay::topic::{self, TopicError};
-use crate::replay::{Replay, ReportOptions, Summary};
+use crate::replay::{Replay, ReportOptions, Summary, report};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -63,8 +63,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
     let mut settings = args.detector.settings()?;
     args.params.apply(&mut settings)?;
+    let stop = stop_on_signals()?;
     let recording = Recording::open(&args.bag)?;
-    refuse_lost_input(args, &recording)?;
+    let truth = args.truth.clone().or_else(|| Some(file_beside(&args.bag)).filter(|file| file.is_file()));
+    refuse_lost_input(args, &recording, truth.as_ref())?;
     let (topic, kind) = match topic::choose(&recording, args.topic.as_deref()) {
         Ok(chosen) => chosen,
         Err(error) if !recording.damage().is_empty() => {
@@ -82,13 +84,8 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
         range: range(args, &recording),
         every: args.every as usize,
         out: args.out.clone(),
-        report: args.report.clone().map(|folder| ReportOptions {
-            folder,
-            truth: args.truth.clone().or_else(|| Some(file_beside(&args.bag)).filter(|file| file.is_file())),
-            compare: args.compare.clone(),
-        }),
+        report: args.report.clone().map(|folder| ReportOptions { folder, truth, compare: args.compare.clone() }),
     };
-    let stop = stop_on_signals()?;
     let mut detector = open(&settings)?;
 
     let bar = progress(BAR_STEPS, "{percent:>3}%, {msg}");
@@ -107,14 +104,19 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
     Ok(say_what_is_missing(&summary, &topic.name))
 }
 
-/// Refuses to write over the recording that is read.
-fn refuse_lost_input(args: &ReplayArgs, recording: &Recording) -> Result<(), WrongUsage> {
-    let Some(out) = &args.out else { return Ok(()) };
-    let Ok(out_file) = out.canonicalize() else { return Ok(()) };
-    if recording.files().any(|file| file.canonicalize().is_ok_and(|file| file == out_file)) {
-        return Err(WrongUsage(format!("{} would be written over the recording that is read", out.display())));
+/// Refuses to write over what is read.
+fn refuse_lost_input(args: &ReplayArgs, recording: &Recording, truth: Option<&PathBuf>) -> Result<(), WrongUsage> {
+    let reports = args.report.iter().flat_map(|folder| report::FILES.map(|name| folder.join(name)));
+    let written: Vec<PathBuf> = args.out.iter().cloned().chain(reports).collect();
+    let others = [truth, args.compare.as_ref(), args.detector.config.as_ref(), args.detector.weights.as_ref()];
+    let metadata = args.bag.join("metadata.yaml");
+    let read = recording.files().chain([&metadata]).chain(others.into_iter().flatten());
+    let read: Vec<PathBuf> = read.filter_map(|path| path.canonicalize().ok()).collect();
+    // What is not there yet is nobody's input.
+    match written.iter().find(|path| path.canonicalize().is_ok_and(|path| read.contains(&path))) {
+        Some(path) => Err(WrongUsage(format!("{} is read, and would be written over", path.display()))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn wrong_topic(error: TopicError) -> anyhow::Error {
@@ -151,6 +153,9 @@ const BAR_STEPS: u64 = 100_000;
 fn line(summary: &Summary, topic: &str) -> String {
     let &Summary { images, keypoints, elapsed, .. } = summary;
     let seconds = elapsed.as_secs_f64();
+    if images == 0 && summary.read > 0 {
+        return format!("no image of {topic} could be used");
+    }
     if images == 0 {
         return format!("no image of {topic} was found in that part of the recording");
     }

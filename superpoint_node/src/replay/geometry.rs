@@ -70,6 +70,22 @@ impl Homography {
         (fitted.determinant().abs() > 1e-12 * fitted.norm().powi(3)).then_some(Self(fitted))
     }
 
+    /// From about the motion of most pairs to that motion.
+    ///
+    /// Fitted again and again to the pairs weighted by how well they fit, with Tukey's biweight (Beaton and Tukey, 1974), it
+    /// follows those that agree and not those that happen to be near. Pairs count up to `reach` pixels from it, at first
+    /// three times as far, so that it settles where most are.
+    pub(crate) fn settled(mut self, pairs: &[Pair], reach: f64) -> Option<Self> {
+        const ROUNDS: u32 = 20;
+        for round in 0..ROUNDS {
+            let reach = reach * (3.0 - 0.25 * f64::from(round)).max(1.0);
+            let weight = |pair| (1.0 - self.squared_error(pair) / (reach * reach)).max(0.0).powi(2);
+            let weights: Vec<f64> = pairs.iter().map(weight).collect();
+            self = Self::fit_weighted(pairs, &weights)?;
+        }
+        Some(self)
+    }
+
     /// Squared distance in the second image, in pixels.
     pub(crate) fn squared_error(&self, &(first, second): &Pair) -> f64 {
         squared_distance(self.map(first), second)
@@ -182,30 +198,6 @@ pub(crate) struct Consensus<M> {
 /// The homography of the plane that most pairs lie on; a pair fits within `threshold` pixels.
 pub(crate) fn ransac_homography(pairs: &[Pair], threshold: f64) -> Option<Consensus<Homography>> {
     ransac::<4, _>(pairs, threshold, Homography::fit, Homography::squared_error)
-}
-
-/// How the points of most pairs moved on average; `homography` is about how they moved.
-///
-/// It is fitted again and again to the pairs weighted by how well they fit, with Tukey's biweight (Beaton and Tukey, 1974),
-/// so that it follows those that agree and not those that happen to be near. Pairs count up to `reach` pixels from it, at
-/// first three times as far, so that it settles where most are.
-pub(crate) fn mean_motion(homography: &Homography, pairs: &[Pair], reach: f64) -> Option<Point> {
-    const ROUNDS: u32 = 20;
-    let weights = |homography: &Homography, reach: f64| -> Vec<f64> {
-        let weight = |pair| (1.0 - homography.squared_error(pair) / (reach * reach)).max(0.0).powi(2);
-        pairs.iter().map(weight).collect()
-    };
-    let mut homography = *homography;
-    for round in 0..ROUNDS {
-        let reach = reach * (3.0 - 0.25 * f64::from(round)).max(1.0);
-        homography = Homography::fit_weighted(pairs, &weights(&homography, reach))?;
-    }
-    let mut sums = [0.0; 3];
-    for (&([x, y], [u, v]), weight) in pairs.iter().zip(weights(&homography, reach)) {
-        sums = [sums[0] + weight * (u - x), sums[1] + weight * (v - y), sums[2] + weight];
-    }
-    let [x, y, weight] = sums;
-    (weight > 0.0).then(|| [x / weight, y / weight])
 }
 
 /// The epipolar geometry that most pairs agree with, within `threshold` pixels.
@@ -348,9 +340,11 @@ mod tests {
             })
             .collect();
         let found = ransac_homography(&pairs, 3.0).unwrap();
-        let [x, y] = mean_motion(&found.model, &pairs, 1.5).unwrap();
+        let settled = found.model.settled(&pairs, 1.5).unwrap();
         // Their mean is off by 0.6.
-        assert!((x + 3.0).abs() < 0.1 && (y - 2.0).abs() < 0.01, "{x} {y}");
+        for [x, y] in points(20) {
+            assert!(close(settled.map([x, y]), [x - 3.0, y + 2.0], 0.2));
+        }
     }
 
     #[test]
@@ -375,6 +369,14 @@ mod tests {
         assert!(found.inliers.len() < 240, "{} inliers", found.inliers.len());
         // No plane fits them.
         assert!(ransac_homography(&pairs, 3.0).unwrap().inliers.len() < 200);
+    }
+
+    #[test]
+    fn sampsons_distance_is_shared_by_both_images() {
+        // A camera that moves to the side: points stay in their row. Two pixels off it, each image's point is one off.
+        let aside = Fundamental(Matrix3::new(0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 1.0, 0.0));
+        assert_eq!(aside.squared_error(&([10.0, 20.0], [300.0, 20.0])), 0.0);
+        assert_eq!(aside.squared_error(&([10.0, 20.0], [300.0, 22.0])), 2.0);
     }
 
     #[test]

@@ -100,11 +100,13 @@ impl Reporting {
         let truth = truth.as_deref().map(Truth::read).transpose()?;
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
         // A report that is there is of an earlier run; where this one fails, none shall be taken for its own.
-        match std::fs::remove_file(folder.join(report::JSON)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot replace the report in {}", folder.display()));
+        for name in report::FILES {
+            match std::fs::remove_file(folder.join(name)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("cannot replace the report in {}", folder.display()));
+                }
+                _ => {}
             }
-            _ => {}
         }
         Ok(Self { folder: folder.clone(), other, analysis: Analysis::new(truth, agreement) })
     }
@@ -186,7 +188,7 @@ impl Replay<'_> {
         summary.elapsed = start.elapsed();
         // Of a part of the recording, or of one that was not read to its end, nobody knows how many there should be.
         if self.range == TimeRange::ALL && !stop.load(Ordering::Relaxed) {
-            let promised = self.recording.promised(&self.topic.name).unwrap_or(0).max(self.topic.count);
+            let promised = self.recording.promised(self.topic).unwrap_or(0).max(self.topic.count);
             summary.lost = promised.checked_sub(summary.read).filter(|&lost| lost > 0);
         }
         if let Some(Reporting { folder, other, analysis }) = reporting {

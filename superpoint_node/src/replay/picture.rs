@@ -67,7 +67,7 @@ impl From<Malformed> for Rejected {
 impl From<Unusable> for Rejected {
     fn from(error: Unusable) -> Self {
         match &error {
-            Unusable::Encoding(encoding) => Self::new(format!("encoding {encoding}"), &error),
+            Unusable::Encoding(encoding) => Self::new(format!("encoding {}", encoding.escape_default()), &error),
             Unusable::Layout(_) => Self::new("inconsistent", error),
         }
     }

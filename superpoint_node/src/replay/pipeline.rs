@@ -92,9 +92,10 @@ pub(super) fn run(
 
 fn read(mut messages: Messages, every: usize, decoders: &[SyncSender<Message>], stop: &AtomicBool) -> End {
     let mut read = 0;
-    let wanted = messages.by_ref().inspect(|_| read += 1).step_by(every);
+    let until_stop = messages.by_ref().take_while(|_| !stop.load(Ordering::Relaxed));
+    let wanted = until_stop.inspect(|_| read += 1).step_by(every);
     for (message, decoder) in wanted.zip(decoders.iter().cycle()) {
-        if stop.load(Ordering::Relaxed) || decoder.send(message).is_err() {
+        if decoder.send(message).is_err() {
             break;
         }
     }

@@ -68,9 +68,9 @@ def write(path, entries, storage=StoragePlugin.MCAP, compression=CompressionMode
     with writer:
         connections = {}
         for topic, kind, time, data in entries:
-            if topic not in connections:
-                connections[topic] = writer.add_connection(topic, kind, typestore=STORE)
-            writer.write(connections[topic], time, data)
+            if (topic, kind) not in connections:
+                connections[topic, kind] = writer.add_connection(topic, kind, typestore=STORE)
+            writer.write(connections[topic, kind], time, data)
     return path
 
 
@@ -82,11 +82,11 @@ def write_mcap(path, entries, **options):
         writer.start(profile='ros2', library='test')
         channels = {}
         for topic, kind, time, data in entries:
-            if topic not in channels:
+            if (topic, kind) not in channels:
                 text = STORE.generate_msgdef(kind, ros_version=2)[0]
                 schema = writer.register_schema(kind, 'ros2msg', text.encode())
-                channels[topic] = writer.register_channel(topic, 'cdr', schema)
-            writer.add_message(channels[topic], time, data, time - 500)
+                channels[topic, kind] = writer.register_channel(topic, 'cdr', schema)
+            writer.add_message(channels[topic, kind], time, data, time - 500)
         writer.finish()
     return path
 

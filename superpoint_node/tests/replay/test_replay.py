@@ -397,7 +397,7 @@ def synth(out, *options, photo=bags.PHOTO):
                    check=True, timeout=60)
 
 
-@pytest.mark.parametrize('motion', [(3, -2), (8, 16), (-5, 1)])
+@pytest.mark.parametrize('motion', [(3, -2), (8, 16), (-5, 1), (1, 0), (0, -1), (-2, 0), (0, 2)])
 def test_a_known_motion_is_measured(motion, tmp_path):
     x, y = motion
     synth(tmp_path / 'shift.mcap', f'--motion={x},{y}', '--frames', 5)
@@ -410,6 +410,113 @@ def test_a_known_motion_is_measured(motion, tmp_path):
     truth = figures['truth_before']
     assert truth['pairs'] == 4 and truth['homography_correct'][1:] == [1, 1]
     assert truth['repeatability']['mean'] > 0.6 and truth['localisation_px']['mean'] < 1.5
+
+
+def test_motion_and_agreement_are_in_pixels_of_the_image(tmp_path):
+    """Images of half the network's size."""
+    bag, old = tmp_path / 'small.mcap', tmp_path / 'old'
+    synth(bag, '--motion=4,-2', '--frames', 4, '--size', '240x320')
+    replay(bag, '--report', old, '--out', old / 'keypoints.mcap')
+    replay(bag, '--report', tmp_path / 'new', '--out', tmp_path / 'out.mcap', '--compare', old / 'report.json')
+    measured = report(tmp_path / 'new')
+    assert abs(measured['figures']['motion_x_px']['mean'] + 4) < 0.05, measured['figures']['motion_x_px']
+    assert abs(measured['figures']['motion_y_px']['mean'] - 2) < 0.05, measured['figures']['motion_y_px']
+    agreement = measured['agreement']
+    assert agreement['f1'] == 1.0 and agreement['same'] == agreement['keypoints_here'] > 100
+
+
+def test_a_clock_that_is_set_back(pictures, tmp_path):
+    """The order of the recording counts; a second run of it agrees image by image."""
+    entries = [(TOPIC, IMAGE, START_NS - index * PERIOD_NS, bags.image(picture, index)) for index, picture in enumerate(pictures)]
+    for name, bag in {
+        'linear': bags.write_mcap(tmp_path / 'linear.mcap', entries, use_chunking=False),
+        'indexed': bags.write_mcap(tmp_path / 'indexed.mcap', entries, compression=CompressionType.LZ4, chunk_size=100_000),
+    }.items():
+        old = tmp_path / name
+        replay(bag, '--report', old, '--out', old / 'out.mcap')
+        # As it was written; Foxglove's reader sorts.
+        assert report(old)['frames']['time_s'] == pytest.approx([0, -0.1, -0.2])
+        replay(bag, '--report', tmp_path / 'again', '--compare', old / 'report.json')
+        same = report(tmp_path / 'again')['agreement']
+        assert (same['images'], same['only_here'], same['only_there'], same['f1']) == (3, 0, 0, 1.0), name
+
+
+def test_chunks_that_overlap_in_time_are_read_one_at_a_time(tmp_path):
+    """As clocks that jump and merged recordings have them."""
+    random = np.random.default_rng(3)
+    order = random.permutation(60)
+    black = bags.image(np.zeros((2000, 2000), np.uint8))
+    entries = [(TOPIC, IMAGE, START_NS + int(at) * PERIOD_NS, black) for at in order]
+    bag = bags.write_mcap(tmp_path / 'shuffled.mcap', entries, compression=CompressionType.LZ4, chunk_size=20_000_000)
+    command = [bags.program('superpoint'), 'replay', str(bag), '--every', '1000', '--backend', 'cpu', '--weights', 'bundled']
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    assert usage.ru_maxrss < 200 << 10, f'{usage.ru_maxrss} kB, and all of it would be 240 MB more'
+
+
+@pytest.mark.parametrize('compression', [CompressionType.NONE, CompressionType.ZSTD])
+def test_a_damaged_chunk_is_not_taken_for_a_whole_one(compression, pictures, tmp_path):
+    bag = bags.write_mcap(tmp_path / 'bag.mcap', bags.messages(pictures), compression=compression, chunk_size=100_000)
+    content = bytearray(bag.read_bytes())
+    content[len(content) // 2] ^= 4
+    bag.write_bytes(content)
+    said = replay(bag, '--out', tmp_path / 'out.mcap', status=3)
+    assert 'damaged' in said and '1 images' in said and '2 are lost' in said, said
+    assert len(read_out(tmp_path / 'out.mcap')) == 1
+
+
+def test_rows_of_sqlite_are_read_by_their_times(entries, reference, tmp_path):
+    file = next((bags.write(tmp_path / 'bag', entries, SQLITE)).glob('*.db3'))
+    with sqlite3.connect(file) as database:
+        rows = database.execute('SELECT topic_id, timestamp, data FROM messages ORDER BY id DESC').fetchall()
+        database.execute('DELETE FROM messages')
+        database.executemany('INSERT INTO messages(topic_id, timestamp, data) VALUES (?, ?, ?)', rows)
+    replay(file, '--out', tmp_path / 'out.mcap')
+    assert [(time, data) for time, _, data in read_out(tmp_path / 'out.mcap')] == reference
+
+
+def test_a_view_in_place_of_a_table_is_refused(entries, tmp_path):
+    file = next((bags.write(tmp_path / 'bag', entries, SQLITE)).glob('*.db3'))
+    with sqlite3.connect(file) as database:
+        database.execute('ALTER TABLE messages RENAME TO some')
+        database.execute('CREATE VIEW messages AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n) '
+                         'SELECT id, 1 AS topic_id, 1 AS timestamp, NULL AS data FROM n')
+    assert 'tables' in replay(file, status=3, timeout=20)
+
+
+def test_one_name_of_two_types(pictures, tmp_path):
+    entries = [(TOPIC, IMAGE, START_NS, bags.image(pictures[0])), (TOPIC, TEXT, START_NS + 1, NOTE)]
+    assert replay(bags.write(tmp_path / 'bag', entries), '--out', tmp_path / 'out.mcap') == ''
+    assert len(read_out(tmp_path / 'out.mcap')) == 1
+
+
+def test_what_is_read_is_not_written_over(tmp_path):
+    bag, folder = tmp_path / 'tour.mcap', tmp_path / 'report'
+    synth(bag, '--frames', 2)
+    truth = tmp_path / 'tour.truth.json'
+    replay(bag, '--report', folder)
+    entries = bags.write(tmp_path / 'bag', [(TOPIC, IMAGE, START_NS, bags.image(np.zeros((8, 8), np.uint8)))])
+    config = tmp_path / 'c.yaml'
+    config.write_text('/**:\n  ros__parameters: {nms_radius: 3}\n')
+    before = {path: path.read_bytes() for path in (bag, truth, config, folder / 'report.json', entries / 'metadata.yaml')}
+    for options in (['--out', bag], ['--report', tmp_path / 'other', '--out', truth], ['--out', config, '--config', config],
+                    ['--report', folder, '--compare', folder / 'report.json'],
+                    ['--report', tmp_path / 'other', '--compare', folder / 'report.json', '--out', folder / 'report.json']):
+        assert 'is read, and would be written over' in replay(bag, *options, status=2), options
+    assert 'is read' in replay(entries, '--out', entries / 'metadata.yaml', status=2)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    assert 'no file' in replay(tmp_path / 'pipe', status=1, timeout=10)
+    # Nor does a recording name files elsewhere.
+    bag = bags.write(tmp_path / 'bag', [(TOPIC, TEXT, START_NS, NOTE)])
+    text = (bag / 'metadata.yaml').read_text()
+    (bag / 'metadata.yaml').write_text(text.replace('bag.mcap', '/etc/passwd'))
+    said = replay(bag, status=1)
+    assert '/etc/passwd' in said and 'not there' in said and 'root' not in said
 
 
 def test_a_static_scene_repeats_itself(tmp_path):
@@ -465,6 +572,8 @@ def test_the_report_agrees_with_the_keypoints_that_were_written(tmp_path):
         similarity = a @ b.T
         there_and_back = similarity.argmax(axis=0)[similarity.argmax(axis=1)] == np.arange(len(a))
         assert abs(int(there_and_back.sum()) - measured['frames']['matches'][index]) <= 1
+    before, first = measured['frames']['truth_before'], measured['frames']['truth_first']
+    assert before[1] == first[1] and before[2] != first[2] and before[3] != first[3]
 
 
 def test_two_runs_side_by_side(tmp_path):
@@ -483,6 +592,9 @@ def test_two_runs_side_by_side(tmp_path):
     assert fewer['same'] == 200
     assert fewer['f1'] == pytest.approx(400 / (200 + fewer['keypoints_there']))
     page = (new / 'report.html').read_text()
+    # The difference is this run less the other one.
+    here, there = (report(folder)['figures']['keypoints']['mean'] for folder in (new, old))
+    assert f'<td>{there:.0f}</td><td>{here - there:+.1f}</td>' in page and here < there
     assert 'other run' in page and 'Keypoint by keypoint' in page
     # A report without keypoints can still be put beside.
     replay(bag, '--report', tmp_path / 'third', '--compare', new / 'report.json')
@@ -499,8 +611,19 @@ def test_the_page_needs_nothing_from_outside(tmp_path):
     page = (tmp_path / 'report' / 'report.html').read_text()
     assert page.count('<svg') == page.count('</svg>') >= 8
     assert 'drive &amp; &lt;tour&gt;.mcap' in page
+    assert 'other run' not in page
     outside = page.replace('http://www.w3.org/2000/svg', '')
     assert 'http' not in outside and '<script' not in outside and 'src=' not in outside
+
+
+def test_what_a_recording_says_is_no_html(pictures, tmp_path):
+    topic = '/<script>alert(1)</script>'
+    entries = [(topic, IMAGE, START_NS, bags.image(pictures[0])),
+               (topic, IMAGE, START_NS + 1, bags.image(pictures[0], encoding='<img>\x1b[31m'))]
+    said = replay(bags.write_mcap(tmp_path / 'bag.mcap', entries), '--report', tmp_path / 'report', status=3)
+    assert '\x1b' not in said
+    page = (tmp_path / 'report' / 'report.html').read_text()
+    assert '<script' not in page and '<img' not in page and '&lt;script&gt;' in page and '&lt;img&gt;' in page
 
 
 def test_an_interrupted_replay_closes_its_output(tmp_path):

@@ -1,5 +1,6 @@
 //! The same images' keypoints in another run, keypoint by keypoint: what a change of backend or weights does.
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -13,6 +14,9 @@ use crate::replay::geometry::{Point, squared_distance};
 
 /// How far keypoints of two runs may be apart and still be the same, in pixels of the network frame.
 pub const SAME_PX: f64 = 2.0;
+
+/// How many of the other run's images are kept at most while this run's next is looked for among them.
+const MAX_AHEAD: usize = 16;
 
 /// How far two runs agree.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -41,8 +45,8 @@ pub struct AgreementFigures {
 #[derive(Debug)]
 pub(crate) struct Agreement {
     theirs: Messages,
-    /// Read, but not yet reached by this run.
-    ahead: Option<bag::Message>,
+    /// Read, but not yet reached by this run, in the recording's order.
+    ahead: VecDeque<bag::Message>,
     figures: AgreementFigures,
     scores: Correlation,
     descriptors: Correlation,
@@ -61,7 +65,7 @@ impl Agreement {
         let Some(topic) = topic else { bail!("{} holds no {}", path.display(), keypoints::MESSAGE_TYPE) };
         Ok(Self {
             theirs: recording.messages(&topic, TimeRange::ALL),
-            ahead: None,
+            ahead: VecDeque::new(),
             figures: AgreementFigures::default(),
             scores: Correlation::default(),
             descriptors: Correlation::default(),
@@ -69,20 +73,30 @@ impl Agreement {
     }
 
     pub(super) fn add(&mut self, log_time: u64, ours: &Detections) {
-        while let Some(message) = self.ahead.take().or_else(|| self.theirs.next()) {
-            if message.log_time > log_time {
-                self.ahead = Some(message);
-                break;
+        // Both runs follow the recording, whose times may go back, and either may have left out images.
+        let mut looked_at = 0;
+        let found = loop {
+            match self.ahead.get(looked_at) {
+                Some(message) if message.log_time == log_time => break Some(looked_at),
+                Some(_) => looked_at += 1,
+                None if self.ahead.len() < MAX_AHEAD => match self.theirs.next() {
+                    Some(message) => self.ahead.push_back(message),
+                    None => break None,
+                },
+                None if self.ahead.front().is_some_and(|first| first.log_time < log_time) => {
+                    self.ahead.pop_front();
+                    looked_at -= 1;
+                    self.figures.only_there += 1;
+                }
+                None => break None,
             }
-            if message.log_time == log_time
-                && let Ok(theirs) = Keypoints::parse(&message.data)
-            {
-                self.compare(ours, &theirs);
-                return;
-            }
-            self.figures.only_there += 1;
+        };
+        let passed_over = found.map(|found| self.ahead.drain(..found).count()).unwrap_or_default();
+        self.figures.only_there += passed_over as u64;
+        match found.and_then(|_| self.ahead.pop_front()).map(|message| Keypoints::parse(&message.data)) {
+            Some(Ok(theirs)) => self.compare(ours, &theirs),
+            Some(Err(_)) | None => self.figures.only_here += 1,
         }
-        self.figures.only_here += 1;
     }
 
     fn compare(&mut self, ours: &Detections, theirs: &Keypoints) {

@@ -3,6 +3,7 @@
 //! | module | what it measures |
 //! |---|---|
 //! | `pair` | matches between two images, and what geometry they agree with |
+//! | `motion` | how the keypoints on a plane move |
 //! | `tracks` | over how many images a point is followed |
 //! | `spread` | scores, and where in the frame keypoints lie |
 //! | [`truth`] | repeatability and its kin, where the true motion is known |
@@ -14,6 +15,7 @@
 
 pub mod agreement;
 mod figures;
+mod motion;
 mod pair;
 mod spread;
 mod tracks;
@@ -27,6 +29,7 @@ use tt_backend::Detections;
 use self::agreement::Agreement;
 pub use self::agreement::AgreementFigures;
 pub use self::figures::{Distribution, Figures, TruthFigures};
+use self::motion::Motion;
 use self::pair::Pairing;
 pub use self::spread::{GRID, Spread};
 use self::tracks::Tracks;
@@ -81,6 +84,7 @@ pub(super) struct Analysis {
     frames: Frames,
     spread: Spread,
     tracks: Tracks,
+    motion: Motion,
     truth: Option<Truth>,
     agreement: Option<Agreement>,
     /// Log time of the first image.
@@ -105,6 +109,7 @@ impl Analysis {
             frames: Frames::default(),
             spread: Spread::default(),
             tracks: Tracks::default(),
+            motion: Motion::default(),
             truth,
             agreement,
             start: None,
@@ -137,7 +142,7 @@ impl Analysis {
         frames.matches.push(pairing.as_ref().map(|pairing| pairing.pairs.len() as u32));
         frames.inliers.push(pairing.as_ref().map(|pairing| count(&pairing.inliers)));
         frames.plane_inliers.push(pairing.as_ref().map(|pairing| count(&pairing.plane_inliers)));
-        let motion = pairing.as_ref().and_then(|pairing| pairing.motion(&seen.detections));
+        let motion = self.motion.add(pairing.as_ref(), &seen.detections);
         frames.motion_x_px.push(motion.map(|[x, _]| x));
         frames.motion_y_px.push(motion.map(|[_, y]| y));
         self.tracks.add(pairing.as_ref(), seen.detections.len());

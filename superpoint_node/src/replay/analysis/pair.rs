@@ -3,18 +3,14 @@
 use tt_backend::Detections;
 
 use crate::matching::mutual_nearest;
-use crate::replay::geometry::{Homography, Pair, Point, mean_motion, ransac_fundamental, ransac_homography};
+use crate::replay::geometry::{Homography, Pair, Point, ransac_fundamental, ransac_homography};
 
 /// How far a match may be from the camera's motion, as Sampson's distance, in pixels of the network frame. Keypoints lie
 /// on whole pixels, so a right one is up to 0.7 off in each image.
 const EPIPOLAR_PX: f64 = 1.5;
 
 /// How far a match may be from a plane's motion, in pixels of the network frame: the threshold of HPatches' protocol.
-const PLANE_PX: f64 = 3.0;
-
-/// How far rounding to whole pixels alone, in both images, puts a match off its motion. Many are further off, and not to
-/// all sides alike: the network does not find quite the same points at each place of its grid of 8 x 8 pixels.
-const ROUNDING_PX: f64 = 1.0;
+pub(super) const PLANE_PX: f64 = 3.0;
 
 /// The matches between two images.
 #[derive(Debug)]
@@ -48,15 +44,6 @@ impl Pairing {
             plane_inliers: plane.map(|found| found.inliers).unwrap_or_default(),
             pairs,
         })
-    }
-
-    /// How the keypoints on the plane moved on average, in pixels of the image.
-    pub(super) fn motion(&self, second: &Detections) -> Option<Point> {
-        let on_plane: Vec<Pair> = self.plane_inliers.iter().map(|&at| self.pairs[at]).collect();
-        let [x, y] = mean_motion(&self.plane?, &on_plane, ROUNDING_PX)?;
-        let (scale_x, scale_y) = second.scale();
-        let motion = [x * scale_x, y * scale_y];
-        motion.iter().all(|value| value.is_finite()).then_some(motion)
     }
 }
 

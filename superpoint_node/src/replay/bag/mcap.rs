@@ -1,15 +1,17 @@
-//! MCAP files: through their index where they have one, else from front to end.
+//! MCAP files: those chunks that the index names for a topic, else everything from front to end; always in the order in
+//! which it was written, so that one chunk is in memory at a time.
 //!
 //! The index lies at the end, so a file that was cut off, or whose recorder died, has none. Then the file is read
 //! record by record, into the chunk that was being written when it ended.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use ::mcap::records::Record;
-use ::mcap::sans_io::indexed_reader::{IndexedReadEvent, IndexedReader, IndexedReaderOptions};
+use ::mcap::records::{ChunkIndex, Record};
 use ::mcap::sans_io::linear_reader::{LinearReadEvent, LinearReader, LinearReaderOptions};
 use ::mcap::sans_io::summary_reader::{SummaryReadEvent, SummaryReader, SummaryReaderOptions};
 use ::mcap::{McapError, Summary};
@@ -90,19 +92,15 @@ impl McapFile {
 
     /// The messages of a topic; after an error there is none.
     pub(super) fn messages(self, topic: &Topic, range: TimeRange) -> McapMessages {
-        let failed = |error: &dyn ToString| Source::Failed(Some(self.damage(error.to_string())));
-        let source = match &self.index {
-            Some(summary) => match Indexed::open(&self.path, self.length, summary, topic, range) {
-                Ok(Some(indexed)) => Source::Indexed(indexed),
-                Ok(None) => Source::Failed(None), // the topic is not in this file
-                Err(reason) => failed(&reason),
-            },
-            None => match Records::open(&self.path, self.length) {
-                Ok(records) => Source::Linear(records),
-                Err(error) => failed(&error),
-            },
+        let records = match &self.index {
+            Some(summary) => Records::indexed(&self.path, self.length, summary, topic, range),
+            None => Records::open(&self.path, self.length),
         };
-        McapMessages { name: self.name, topic: topic.clone(), range, source }
+        let (records, failure) = match records {
+            Ok(records) => (Some(records), None),
+            Err(error) => (None, Some(self.damage(error))),
+        };
+        McapMessages { name: self.name, topic: topic.clone(), range, records, failure }
     }
 }
 
@@ -112,47 +110,33 @@ pub(super) struct McapMessages {
     name: String,
     topic: Topic,
     range: TimeRange,
-    source: Source,
-}
-
-#[derive(Debug)]
-enum Source {
-    Indexed(Indexed),
-    Linear(Records),
-    /// Nothing to read, perhaps for a reason.
-    Failed(Option<Damage>),
+    /// `None` after an error.
+    records: Option<Records>,
+    /// Why there are no records to read.
+    failure: Option<Damage>,
 }
 
 impl Iterator for McapMessages {
     type Item = Result<Message, Damage>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { name, topic, range, source } = self;
-        let next = match source {
-            Source::Indexed(indexed) => indexed.next(*range),
-            Source::Linear(records) => {
-                let progress = records.position as f32 / records.length.max(1) as f32;
-                records.next(|of, record| match record {
-                    Record::Message { header, data } if of.is(topic) && range.contains(header.log_time) => {
-                        Some(Message {
-                            log_time: header.log_time,
-                            publish_time: header.publish_time,
-                            data: data.into_owned(),
-                            progress,
-                        })
-                    }
-                    _ => None,
-                })
-            }
-            Source::Failed(damage) => return damage.take().map(Err),
-        };
-        let end = |reason| Damage { file: name.clone(), reason };
+        let Self { name, topic, range, records, failure } = self;
+        let Some(reading) = records else { return failure.take().map(Err) };
+        let progress = reading.progress();
+        let next = reading.next(|of, record| match record {
+            Record::Message { header, data } if of.is(topic) && range.contains(header.log_time) => Some(Message {
+                log_time: header.log_time,
+                publish_time: header.publish_time,
+                data: data.into_owned(),
+                progress,
+            }),
+            _ => None,
+        });
         match next? {
             Ok(message) => Some(Ok(message)),
             Err(reason) => {
-                let damage = end(reason);
-                self.source = Source::Failed(None);
-                Some(Err(damage))
+                *records = None;
+                Some(Err(Damage { file: name.clone(), reason }))
             }
         }
     }
@@ -208,88 +192,17 @@ fn is_complete(summary: &Summary) -> bool {
         && statistics.channel_message_counts.keys().all(|id| summary.channels.contains_key(id))
 }
 
-/// Reads only the chunks that hold messages of the topic.
-struct Indexed {
-    file: File,
-    length: u64,
-    reader: IndexedReader,
-    /// Channels of the topic, of the right type.
-    channels: Vec<u16>,
-    /// Log times of the file's first and last message.
-    span: (u64, u64),
-    chunk: Vec<u8>,
-}
-
-impl Indexed {
-    fn open(
-        path: &Path,
-        length: u64,
-        summary: &Summary,
-        topic: &Topic,
-        range: TimeRange,
-    ) -> Result<Option<Self>, String> {
-        let channels = summary.channels.iter().filter(|(_, channel)| topic_of(channel).is(topic));
-        let channels: Vec<u16> = channels.map(|(id, _)| *id).collect();
-        if channels.is_empty() {
-            return Ok(None);
-        }
-        let options = IndexedReaderOptions::new()
-            .include_topics([topic.name.as_str()])
-            .starting_at(range.from)
-            .ending_before(range.until)
-            .with_record_length_limit(MAX_RECORD_BYTES);
-        let reader = IndexedReader::new_with_options(summary, options).map_err(|error| error.to_string())?;
-        let file = File::open(path).map_err(|error| error.to_string())?;
-        let statistics = summary.stats.as_ref();
-        let span = statistics.map_or((0, 0), |statistics| (statistics.message_start_time, statistics.message_end_time));
-        Ok(Some(Self { file, length, reader, channels, span, chunk: Vec::new() }))
-    }
-
-    fn next(&mut self, range: TimeRange) -> Option<Result<Message, String>> {
-        loop {
-            match self.reader.next_event()? {
-                Err(error) => return Some(Err(error.to_string())),
-                Ok(IndexedReadEvent::Message { header, data }) if self.channels.contains(&header.channel_id) => {
-                    return Some(Ok(Message {
-                        log_time: header.log_time,
-                        publish_time: header.publish_time,
-                        data: data.to_vec(),
-                        progress: range.progress(header.log_time, self.span.0, self.span.1),
-                    }));
-                }
-                Ok(IndexedReadEvent::Message { .. }) => {}
-                Ok(IndexedReadEvent::ReadChunkRequest { offset, length }) => {
-                    if offset.saturating_add(length as u64) > self.length {
-                        return Some(Err(format!("its index names a chunk behind its end, at byte {offset}")));
-                    }
-                    self.chunk.resize(length, 0);
-                    let read =
-                        self.file.seek(SeekFrom::Start(offset)).and_then(|_| self.file.read_exact(&mut self.chunk));
-                    if let Err(error) = read {
-                        return Some(Err(format!("cannot read the chunk at byte {offset}: {error}")));
-                    }
-                    if let Err(error) = self.reader.insert_chunk_record_data(offset, &self.chunk) {
-                        return Some(Err(format!("the chunk at byte {offset} is damaged: {error}")));
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl std::fmt::Debug for Indexed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Indexed").field("channels", &self.channels).finish_non_exhaustive()
-    }
-}
-
-/// A file's channels and messages from front to end.
+/// A file's channels and messages, from front to end.
 struct Records {
-    file: BufReader<File>,
+    file: File,
     reader: LinearReader,
-    /// Bytes that were read.
+    /// Which bytes are still to be read, the last first.
+    stretches: Vec<Range<u64>>,
+    /// Where the next byte is.
     position: u64,
-    length: u64,
+    /// Bytes that were read, of so many.
+    done: u64,
+    all: u64,
     schemas: HashMap<u16, String>,
     channels: HashMap<u16, Topic>,
     /// Whether all messages were read, so that what follows is the index.
@@ -297,18 +210,95 @@ struct Records {
 }
 
 impl Records {
+    /// Of the whole file.
     fn open(path: &Path, length: u64) -> io::Result<Self> {
-        let options =
-            LinearReaderOptions::default().with_validate_chunk_crcs(true).with_record_length_limit(MAX_RECORD_BYTES);
+        // A chunk's check sum is looked at when it has been read, so that what there is of one that was cut off counts.
+        let options = LinearReaderOptions::default().with_validate_chunk_crcs(true);
+        Self::of_stretches(path, [(0, length)], options)
+    }
+
+    /// Of the chunks that hold messages of a topic.
+    fn indexed(path: &Path, length: u64, summary: &Summary, topic: &Topic, range: TimeRange) -> io::Result<Self> {
+        let channels: HashMap<u16, Topic> =
+            summary.channels.iter().map(|(id, channel)| (*id, topic_of(channel))).collect();
+        let wanted = |chunk: &&ChunkIndex| {
+            let ids = &chunk.message_index_offsets;
+            chunk.message_start_time < range.until
+                && chunk.message_end_time >= range.from
+                // Writers may leave out which topics a chunk has.
+                && (ids.is_empty() || ids.keys().any(|id| channels.get(id).is_some_and(|of| of.is(topic))))
+        };
+        let mut stretches = Vec::new();
+        for chunk in summary.chunk_indexes.iter().filter(wanted) {
+            let (start, end) = (chunk.chunk_start_offset, chunk.chunk_start_offset.saturating_add(chunk.chunk_length));
+            if end > length {
+                let error = format!("its index names a chunk behind its end, at byte {start}");
+                return Err(io::Error::new(ErrorKind::InvalidData, error));
+            }
+            stretches.push((start, end));
+        }
+        let options = LinearReaderOptions::default()
+            .with_skip_start_magic(true)
+            .with_skip_end_magic(true)
+            .with_prevalidate_chunk_crcs(true);
+        let mut records = Self::of_stretches(path, stretches, options)?;
+        // What a chunk's messages are may only be said in another one.
+        records.schemas = summary.schemas.iter().map(|(id, schema)| (*id, schema.name.clone())).collect();
+        records.channels = channels;
+        Ok(records)
+    }
+
+    fn of_stretches(
+        path: &Path,
+        stretches: impl IntoIterator<Item = (u64, u64)>,
+        options: LinearReaderOptions,
+    ) -> io::Result<Self> {
+        let mut stretches: Vec<Range<u64>> = stretches.into_iter().map(|(start, end)| start..end).collect();
+        stretches.sort_unstable_by_key(|stretch| Reverse(stretch.start));
         Ok(Self {
-            file: BufReader::new(File::open(path)?),
-            reader: LinearReader::new_with_options(options),
+            file: File::open(path)?,
+            reader: LinearReader::new_with_options(options.with_record_length_limit(MAX_RECORD_BYTES)),
+            all: stretches.iter().map(|stretch| stretch.end - stretch.start).sum(),
+            stretches,
             position: 0,
-            length,
+            done: 0,
             schemas: HashMap::new(),
             channels: HashMap::new(),
             at_index: false,
         })
+    }
+
+    /// 0 to 1.
+    fn progress(&self) -> f32 {
+        self.done as f32 / self.all.max(1) as f32
+    }
+
+    /// Gives the reader at most `need` bytes more; none at the end.
+    fn feed(&mut self, need: usize) -> io::Result<()> {
+        let mut count = 0;
+        while count == 0
+            && let Some(stretch) = self.stretches.last_mut()
+        {
+            if stretch.is_empty() {
+                self.stretches.pop();
+                continue;
+            }
+            if self.position != stretch.start {
+                self.position = self.file.seek(SeekFrom::Start(stretch.start))?;
+            }
+            let most = usize::try_from(stretch.end - stretch.start).unwrap_or(usize::MAX).min(need).min(READ_BYTES);
+            count = self.file.read(self.reader.insert(most))?;
+            if count == 0 {
+                // The file became shorter.
+                self.stretches.clear();
+                break;
+            }
+            stretch.start += count as u64;
+            self.position += count as u64;
+            self.done += count as u64;
+        }
+        self.reader.notify_read(count);
+        Ok(())
     }
 
     /// Calls `act` with channels and messages and their topics, until it gives something. An error is the last item.
@@ -316,17 +306,12 @@ impl Records {
         loop {
             let record = match self.reader.next_event()? {
                 Err(error) => return Some(Err(self.describe(&error))),
-                Ok(LinearReadEvent::ReadRequest(need)) => {
-                    match self.file.read(self.reader.insert(need.min(READ_BYTES))) {
-                        Ok(count) => {
-                            self.position += count as u64;
-                            self.reader.notify_read(count);
-                        }
-                        Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                        Err(error) => return Some(Err(format!("cannot read on at byte {}: {error}", self.position))),
+                Ok(LinearReadEvent::ReadRequest(need)) => match self.feed(need) {
+                    Err(error) if error.kind() != ErrorKind::Interrupted => {
+                        return Some(Err(format!("cannot read on at byte {}: {error}", self.position)));
                     }
-                    continue;
-                }
+                    _ => continue,
+                },
                 Ok(LinearReadEvent::Record { opcode, data }) => match ::mcap::parse_record(opcode, data) {
                     Ok(record) => record,
                     Err(error) => {

@@ -17,8 +17,8 @@ const MAX_BYTES: u64 = 64 << 20;
 pub(super) struct Metadata {
     /// Files in their order, relative to the folder.
     pub(super) files: Vec<PathBuf>,
-    /// Messages of each topic.
-    pub(super) counts: BTreeMap<String, u64>,
+    /// Messages of each topic, by its name and type.
+    pub(super) counts: BTreeMap<(String, String), u64>,
 }
 
 #[derive(Deserialize)]
@@ -42,6 +42,8 @@ struct CountedTopic {
 #[derive(Deserialize)]
 struct TopicMetadata {
     name: String,
+    #[serde(rename = "type")]
+    message_type: String,
 }
 
 impl Metadata {
@@ -61,7 +63,8 @@ impl Metadata {
         let Document { rosbag2_bagfile_information: bag } = serde_yaml::from_str(&text).with_context(context)?;
         let mut counts = BTreeMap::new();
         for topic in bag.topics_with_message_count {
-            *counts.entry(topic.topic_metadata.name).or_default() += topic.message_count;
+            let TopicMetadata { name, message_type } = topic.topic_metadata;
+            *counts.entry((name, message_type)).or_default() += topic.message_count;
         }
         Ok(Some(Self { files: bag.relative_file_paths, counts }))
     }

@@ -71,13 +71,6 @@ impl TimeRange {
     fn contains(self, time: u64) -> bool {
         (self.from..self.until).contains(&time)
     }
-
-    /// Where `time` lies between the earliest and the latest message that are wanted, 0 to 1.
-    fn progress(self, time: u64, earliest: u64, latest: u64) -> f32 {
-        let (from, until) = (self.from.max(earliest), self.until.min(latest));
-        let span = until.saturating_sub(from).max(1);
-        (time.saturating_sub(from) as f64 / span as f64).clamp(0.0, 1.0) as f32
-    }
 }
 
 /// Why a file could not be read to its end.
@@ -162,7 +155,7 @@ impl Recording {
             }
         }
         if recognised == 0 {
-            match recording.damage.first() {
+            match recording.damage.first().or(recording.parts.missing().first()) {
                 Some(damage) => bail!("{damage}"),
                 None => bail!("{} holds no .mcap or .db3 file: it is no rosbag2 recording", path.display()),
             }
@@ -194,12 +187,12 @@ impl Recording {
     }
 
     /// How many messages of a topic `metadata.yaml` says were recorded.
-    pub fn promised(&self, topic: &str) -> Option<u64> {
-        self.metadata.as_ref()?.counts.get(topic).copied()
+    pub fn promised(&self, topic: &Topic) -> Option<u64> {
+        let key = (topic.name.clone(), topic.message_type.clone());
+        self.metadata.as_ref()?.counts.get(&key).copied()
     }
 
-    /// The messages of a topic, file by file, each file in the order of log times where it is indexed, else as they
-    /// were written.
+    /// The messages of a topic, file by file: those of MCAP as they were written, of SQLite in the order of log times.
     pub fn messages(&self, topic: &Topic, range: TimeRange) -> Messages {
         Messages {
             parts: self.parts.iter().cloned().collect(),

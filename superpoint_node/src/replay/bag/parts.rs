@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use tempfile::NamedTempFile;
@@ -75,8 +75,10 @@ fn locate(folder: &Path, name: &Path) -> Option<PathBuf> {
     with_ending.push(".zstd");
     let without_ending = Path::new(base).with_extension("");
     let compressed = Path::new(base).extension() == Some(OsStr::new("zstd"));
+    // A recording of a stranger's names no file elsewhere.
+    let is_inside = name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     let candidates = [
-        Some(folder.join(name)),
+        is_inside.then(|| folder.join(name)),
         Some(folder.join(base)),
         Some(folder.join(&with_ending)),
         compressed.then(|| folder.join(&without_ending)),
@@ -150,6 +152,10 @@ impl Opened {
         let refused =
             |is_recording, reason: String| Refused { damage: Damage { file: file.clone(), reason }, is_recording };
         let unreadable = |error: std::io::Error| refused(false, error.to_string());
+        // Reading a pipe or a device might never end.
+        if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+            return Err(refused(false, "it is no file".to_owned()));
+        }
         let mut start = first_bytes(path).map_err(unreadable)?;
         let (mut unpacked, mut damage) = (None, None);
         if start.starts_with(zstd::MAGIC) {

@@ -52,6 +52,11 @@ impl SqliteFile {
     }
 
     fn topics(&self) -> rusqlite::Result<HashMap<i64, Topic>> {
+        // A view could go on for ever.
+        let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'view' AND name IN ('topics', 'messages')";
+        if self.database.query_row(sql, [], |row| row.get::<_, i64>(0))? > 0 {
+            return Err(rusqlite::Error::InvalidColumnName("topics and messages must be tables".to_owned()));
+        }
         let mut query = self.database.prepare("SELECT id, name, type, serialization_format FROM topics")?;
         let topics = query.query_map([], |row| {
             Ok((row.get(0)?, Topic { name: row.get(1)?, message_type: row.get(2)?, encoding: row.get(3)?, count: 0 }))
@@ -131,7 +136,7 @@ impl Iterator for SqliteMessages {
         let data = self
             .file
             .database
-            .prepare_cached("SELECT data FROM messages WHERE id = ?1")
+            .prepare_cached("SELECT CAST(data AS BLOB) FROM messages WHERE id = ?1")
             .and_then(|mut query| query.query_row([id], |row| row.get(0)));
         match data {
             Ok(data) => Some(Ok(Message {

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-use super::MAX_RECORD_BYTES;
+/// No image is larger; a few bytes could become very many, and some messages are unpacked at a time.
+const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
 /// The first bytes of a zstd frame (RFC 8878, 3.1.1). No serialized message begins so: its first byte is 0.
 pub(super) const MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
@@ -15,7 +16,7 @@ pub(super) const MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 ///
 /// # Errors
 ///
-/// If the compressed bytes are damaged, or grow beyond a gigabyte.
+/// If the compressed bytes are damaged, or grow beyond 256 MiB.
 pub fn unpacked(data: Vec<u8>) -> Result<Vec<u8>, String> {
     if !data.starts_with(MAGIC) {
         return Ok(data);
@@ -23,9 +24,9 @@ pub fn unpacked(data: Vec<u8>) -> Result<Vec<u8>, String> {
     let damaged = |error: io::Error| format!("the compressed message is damaged: {error}");
     let mut message = Vec::new();
     let decoder = zstd::stream::read::Decoder::with_buffer(data.as_slice()).map_err(damaged)?;
-    decoder.take(MAX_RECORD_BYTES as u64 + 1).read_to_end(&mut message).map_err(damaged)?;
-    if message.len() > MAX_RECORD_BYTES {
-        return Err(format!("the compressed message has more than {MAX_RECORD_BYTES} bytes"));
+    decoder.take(MAX_MESSAGE_BYTES as u64 + 1).read_to_end(&mut message).map_err(damaged)?;
+    if message.len() > MAX_MESSAGE_BYTES {
+        return Err(format!("the compressed message has more than {MAX_MESSAGE_BYTES} bytes"));
     }
     Ok(message)
 }

@@ -43,7 +43,7 @@ fn provenance(report: &Report, other: Option<&Report>) -> String {
         ("images", |report| match report.recording.every {
             1 => format!("{} of {} messages", report.figures.images, report.recording.messages),
             every => {
-                format!("{} of {} messages, every {every}th taken", report.figures.images, report.recording.messages)
+                format!("{} of {} messages, one in {every} taken", report.figures.images, report.recording.messages)
             }
         }),
         ("backend", |report| report.made_by.backend.clone()),

@@ -23,9 +23,11 @@ use crate::response::AppliedParams;
 use crate::settings::Settings;
 
 /// Name of the file for programs.
-pub const JSON: &str = "report.json";
+const JSON: &str = "report.json";
 /// Name of the page.
-pub const HTML: &str = "report.html";
+const HTML: &str = "report.html";
+/// All that a report writes into its folder.
+pub const FILES: [&str; 2] = [JSON, HTML];
 
 /// What the JSON begins with; changes when a field changes its meaning.
 const FORMAT: &str = "superpoint replay report 1";

@@ -53,11 +53,12 @@ pub(super) struct Line {
 /// Lines over time in seconds.
 pub(super) fn lines(y_label: &str, lines: &[Line]) -> anyhow::Result<String> {
     let all = || lines.iter().flat_map(|line| &line.points);
-    let last = all().map(|(x, _)| *x).fold(0.0, f64::max);
+    // A recording's clock may have been set back.
+    let (first, last) = all().fold((0.0, 1e-3), |(first, last), &(x, _)| (x.min(first), x.max(last)));
     let values = || all().filter_map(|(_, y)| *y);
     let bounds = bounds(values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
     draw(SIZE, |root| {
-        let mut chart = chart(root).build_cartesian_2d(0.0..last.max(1e-3), bounds)?;
+        let mut chart = chart(root).build_cartesian_2d(first..last, bounds)?;
         mesh(&mut chart, "time in the recording (s)", y_label, number)?;
         for line in lines {
             let style = line.key.color.stroke_width(2);
