@@ -182,8 +182,8 @@ def test_a_number_that_was_cut_is_not_a_number(result, tmp_path):
         pairs = hpatches.Pairs(path)
         assert len(pairs.rows) == 3 and path.read_bytes() == whole, cut
     # What comes next begins on a line of its own.
-    scene, index = lines[4].decode().split(',')[1:3]
-    pairs.add('this package', scene, [(int(index), dict(zip(hpatches.COLUMNS[3:], lines[4].decode().strip().split(',')[3:])))])
+    column, scene, index, *values = lines[4].decode().strip().split(',')
+    pairs.add(column, scene, [(int(index), dict(zip(hpatches.COLUMNS[3:], values)))])
     assert path.read_bytes() == b''.join(lines[:5]) and len(hpatches.Pairs(path).rows) == 4
     # Not even the names were written: as if there were no file.
     path.write_bytes(lines[0][:20])
@@ -233,7 +233,7 @@ def test_transformers_measures_the_bundled_weights(layout, result, tmp_path):
         sum(float(row['repeatability']) for row in theirs), abs=0.1)
 
 
-# --- The measures, by figures that can be worked out by hand -------------------------------------------------------------
+# --- The measures, by figures that can be worked out by hand -----------------------------------------------------------
 
 SHIFT = np.array([[1.0, 0, 10], [0, 1, -20], [0, 0, 1]])
 
