@@ -144,7 +144,6 @@ def estimated_homography(first, second):
     import cv2
     if len(first) < 4:
         return None
-    cv2.setRNGSeed(0)
     return cv2.findHomography(first.astype(np.float64), second.astype(np.float64), cv2.RANSAC, RANSAC_PX)[0]
 
 
