@@ -239,12 +239,12 @@ def test_transformers_measures_the_bundled_weights(layout, tmp_path):
     model = hpatches.Transformers('bundled')
     assert model.key() == ['transformers', hashlib.sha256(BUNDLED.read_bytes()).hexdigest()]
     pytest.importorskip('transformers', reason='large; by hand: pip install -r eval/requirements-transformers.txt')
-    gray, _ = hpatches.read_gray(hpatches.picture_file(layout / 'v_turn', 2))
+    pictures = [hpatches.read_gray(hpatches.picture_file(layout / 'v_turn', index))[0] for index in (1, 2)]
     options = ['--max-keypoints', '1000', '--postprocess', 'upstream', *CPU]
-    ours, = hpatches.CommandLine(program('superpoint'), options)([gray], tmp_path)
-    theirs, = model([gray], tmp_path)
-    same = set(map(tuple, ours.points)) & set(map(tuple, theirs.points))
-    assert len(same) > 0.98 * len(ours.points) and abs(len(ours.points) - len(theirs.points)) < 10
+    for ours, theirs in zip(hpatches.CommandLine(program('superpoint'), options)(pictures, tmp_path),
+                            model(pictures, tmp_path), strict=True):
+        same = set(map(tuple, ours.points)) & set(map(tuple, theirs.points))
+        assert len(same) > 0.98 * len(ours.points) and abs(len(ours.points) - len(theirs.points)) < 10
     # The whole way, with one scene.
     shutil.copytree(layout / 'i_dusk', tmp_path / 'layout' / 'i_dusk')
     printed = evaluate(tmp_path / 'layout', tmp_path / 'out', '--transformers', '--postprocess', 'upstream').stdout
