@@ -5,22 +5,26 @@
     python3 eval/fleet.py drives/a drives/b.mcap --out results -- --topic /camera/image_raw --every 5
     python3 eval/fleet.py @list.txt --out results --address auto
 
-Takes recordings, folders with recordings at any depth, and lists (@FILE, a path a line). What follows `--` goes to
-`superpoint replay`. Each recording's report lies in OUT/NAME; OUT/fleet.csv and OUT/fleet.json have a line for each
-recording, and the same table is printed. A second run does only what is missing. A recording whose worker dies is tried
-again, elsewhere if need be; one that `superpoint` refuses is not, and stands in the table with the reason.
+Takes recordings, folders with recordings at any depth, and lists (@FILE, a path a line). A folder is one recording if it
+has a metadata.yaml or if its files have the names that rosbag2 gives to parts (drive_0.mcap, drive_1.mcap); other files
+are a recording each. What follows `--` goes to `superpoint replay`. Each recording's report lies in OUT/NAME;
+OUT/fleet.csv and OUT/fleet.json have a line for each recording, and the same table is printed. A second run does only
+what is missing. A recording whose worker dies is tried again, elsewhere if need be; one that `superpoint` refuses is not,
+and stands in the table with the reason.
 
 On a cluster (--address), all machines must see the recordings and OUT under the same paths, and have `superpoint`.
-Exit status: 0 all done, 3 some recordings failed or are damaged.
+Exit status: 0 all done, 1 failed, 2 wrong usage, 3 some recordings failed or are damaged.
 """
 
 import argparse
+import contextlib
 import csv
 import ctypes
 import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +34,8 @@ import uuid
 import ray
 
 STORAGE = ('.mcap', '.db3', '.mcap.zstd', '.db3.zstd')
+# A part of a recording: drive_0.mcap. Numbers with zeros in front are dates and times, as in night-10_00.mcap.
+PART = re.compile(r'(.+)_(0|[1-9]\d*)(\.mcap|\.db3)(\.zstd)?')
 
 # Columns of the table: name, and where the value is in a report.
 FIGURES = {
@@ -59,18 +65,31 @@ def recordings(arguments):
             found += recordings([line.strip() for line in lines if line.strip() and not line.startswith('#')])
             continue
         path = pathlib.Path(argument)
-        if path.is_dir() and not is_recording(path):
-            found += [inner for inner in sorted(path.rglob('*')) if is_recording(inner) and not is_recording(inner.parent)]
-        else:
+        if not path.is_dir():
             found.append(path)
+            continue
+        for folder in sorted([path, *(inner for inner in path.rglob('*') if inner.is_dir())]):
+            found += [folder] if is_recording(folder) else storage_files(folder)
     return list(dict.fromkeys(path.resolve() for path in found))
 
 
-def is_recording(path):
-    """A folder with storage files or metadata, or a storage file."""
-    if path.is_dir():
-        return (path / 'metadata.yaml').is_file()
-    return path.is_file() and path.name.endswith(STORAGE)
+def storage_files(folder):
+    """Files of a folder in which messages are stored."""
+    return sorted(path for path in folder.iterdir() if path.name.endswith(STORAGE) and path.is_file())
+
+
+def is_recording(folder):
+    """Whether all storage files of a folder belong together: by its metadata, or by their names.
+
+    `superpoint replay` takes any folder for one recording; here many recordings may lie in one, and two that were taken
+    for one would be counted wrongly. So names must be those of parts, beginning with the folder's or numbered from 0.
+    """
+    if (folder / 'metadata.yaml').is_file():
+        return True
+    parts = [PART.fullmatch(path.name) for path in storage_files(folder)]
+    if not parts or None in parts or len({part[1] for part in parts}) > 1:
+        return False
+    return parts[0][1] == folder.resolve().name or '0' in [part[2] for part in parts]
 
 
 def names(paths):
@@ -143,7 +162,41 @@ def arguments():
     parser.add_argument('--cores', type=float, default=1, help='cores that Ray reserves for a replay [1]')
     parser.add_argument('--tries', type=int, default=3, help='of a recording whose worker dies [3]')
     parser.add_argument('--program', default='superpoint', help='where the command line is')
-    return parser.parse_args(words), options
+    args = parser.parse_args(words)
+    for option in options:
+        if option.split('=')[0] in ('--out', '--report'):
+            parser.error(f'{option} behind `--` would make all replays write the same file; reports go to the folder of '
+                         '--out in front of it')
+    return args, options
+
+
+def remove_unfinished(out):
+    """What replays left behind that were killed."""
+    for unfinished in out.glob('*.unfinished'):
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def run(args, program, options, folder_of):
+    """Replays recordings into their folders; why each of them failed, or an empty text."""
+    if args.address:
+        ray.init(address=args.address, logging_level='warning', log_to_driver=False)
+    else:
+        ray.init(num_cpus=args.workers, include_dashboard=False, logging_level='warning', log_to_driver=False)
+    task = replay.options(num_cpus=args.cores, max_retries=args.tries - 1, retry_exceptions=[Died])
+    running = {task.remote(program, str(path), str(folder), options): path for path, folder in folder_of.items()}
+    failures = {}
+    while running:
+        (done,), _ = ray.wait(list(running), num_returns=1)
+        path = running.pop(done)
+        try:
+            status, said = ray.get(done)
+            failures[path] = said if status not in (0, 3) or not folder_of[path].exists() else ''
+        except ray.exceptions.RayError as error:
+            failures[path] = f'given up after {args.tries} tries: {str(error).strip().splitlines()[-1]}'
+        state = f'failed: {failures[path]}' if failures[path] else 'done'
+        print(f'{len(failures)} of {len(folder_of)}: {folder_of[path].name} {state}', file=sys.stderr, flush=True)
+    ray.shutdown()
+    return failures
 
 
 def main():
@@ -159,31 +212,18 @@ def main():
     if setup_file.exists() and json.loads(setup_file.read_text()) != options:
         sys.exit(f'{args.out} holds results with other options: {setup_file.read_text()}; choose another --out')
     setup_file.write_text(json.dumps(options))
-    for unfinished in args.out.glob('*.unfinished'):
-        shutil.rmtree(unfinished, ignore_errors=True)
+    remove_unfinished(args.out)
 
     name_of = names(paths)
     folder_of = {path: args.out.resolve() / name_of[path] for path in paths}
     todo = [path for path in paths if not (folder_of[path] / 'report.json').is_file()]
     failures = dict.fromkeys(paths, '')
     if todo:
-        if args.address:
-            ray.init(address=args.address, logging_level='warning', log_to_driver=False)
-        else:
-            ray.init(num_cpus=args.workers, include_dashboard=False, logging_level='warning', log_to_driver=False)
-        task = replay.options(num_cpus=args.cores, max_retries=args.tries - 1, retry_exceptions=[Died])
-        running = {task.remote(program, str(path), str(folder_of[path]), options): path for path in todo}
-        while running:
-            (done,), _ = ray.wait(list(running), num_returns=1)
-            path = running.pop(done)
-            try:
-                status, said = ray.get(done)
-                failures[path] = said if status not in (0, 3) else said if not folder_of[path].exists() else ''
-            except ray.exceptions.RayError as error:
-                failures[path] = f'given up after {args.tries} tries: {str(error).strip().splitlines()[-1]}'
-            state = f'failed: {failures[path]}' if failures[path] else 'done'
-            print(f'{len(todo) - len(running)} of {len(todo)}: {name_of[path]} {state}', file=sys.stderr, flush=True)
-        ray.shutdown()
+        # Ray says on the standard output which workers died, where only the table belongs.
+        with contextlib.redirect_stdout(sys.stderr):
+            failures |= run(args, program, options, {path: folder_of[path] for path in todo})
+        # Of workers that died.
+        remove_unfinished(args.out)
 
     rows = [line(name_of[path], path, folder_of[path], failures[path]) for path in paths]
     with open(args.out / 'fleet.csv', 'w', newline='') as file:

@@ -16,6 +16,9 @@ Measures, all in pixels of the 480x640 images (SuperPoint, arXiv:1712.07629, app
 - localisation error: mean distance of those; both are means over pairs.
 
 Every pair's figures are appended to OUT/pairs.csv as they come, and a second run goes on where the first one ended.
+A scene that cannot be read is left out and said.
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but some scenes could not be measured.
 """
 
 import argparse
@@ -45,6 +48,8 @@ CORRECT_PX = 3.0
 CORNER_PX = (1.0, 3.0, 5.0)
 RANSAC_PX = 3.0
 IMAGES = range(1, 7)
+# The weights that `--weights bundled` means.
+BUNDLED = pathlib.Path(__file__).resolve().parents[1] / 'weights' / 'superpoint_open.safetensors'
 COLUMNS = ['column', 'scene', 'image', 'keypoints_1', 'keypoints_2', 'matches', 'corner_error_px', 'repeatability',
            'localisation_px']
 
@@ -74,7 +79,7 @@ def picture_file(folder, index):
         path = folder / f'{index}.{ending}'
         if path.is_file():
             return path
-    sys.exit(f'{folder} holds no image {index} (.ppm, .png or .jpg)')
+    raise FileNotFoundError(f'{folder} holds no image {index} (.ppm, .png or .jpg)')
 
 
 def read_gray(path):
@@ -139,7 +144,6 @@ def estimated_homography(first, second):
     import cv2
     if len(first) < 4:
         return None
-    cv2.setRNGSeed(0)
     return cv2.findHomography(first.astype(np.float64), second.astype(np.float64), cv2.RANSAC, RANSAC_PX)[0]
 
 
@@ -172,8 +176,10 @@ class CommandLine:
         self.options = options
 
     def key(self):
-        info = subprocess.run([self.program, 'info', *self.detector_options()], capture_output=True, check=True).stdout
-        return [json.loads(info), self.options]
+        done = subprocess.run([self.program, 'info', *self.detector_options()], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f'{self.program} info: {done.stderr.strip()}')
+        return [json.loads(done.stdout), self.options]
 
     def detector_options(self):
         named = zip(self.options[::2], self.options[1::2])
@@ -201,8 +207,11 @@ class Server:
         self.url = url.rstrip('/')
 
     def key(self):
-        with urllib.request.urlopen(f'{self.url}/info', timeout=60) as answer:
-            info = json.load(answer)
+        try:
+            with urllib.request.urlopen(f'{self.url}/info', timeout=60) as answer:
+                info = json.load(answer)
+        except (OSError, ValueError) as error:
+            sys.exit(f'{self.url}/info: {error}; is a server running there?')
         # What changes from start to start is not what the keypoints depend on.
         return {name: info[name] for name in ('model', 'weights', 'backend') if name in info}
 
@@ -222,12 +231,15 @@ class Transformers:
     """The `transformers` model on the CPU."""
 
     def __init__(self, weights):
-        self.weights = weights
+        self.weights = BUNDLED if weights == 'bundled' else weights and pathlib.Path(weights)
         self.lock = threading.Lock()
         self.model = None
 
     def key(self):
-        digest = hashlib.sha256(pathlib.Path(self.weights).read_bytes()).hexdigest() if self.weights else 'hub'
+        try:
+            digest = hashlib.sha256(self.weights.read_bytes()).hexdigest() if self.weights else 'hub'
+        except OSError as error:
+            sys.exit(f'the weights cannot be read: {error}')
         return ['transformers', digest]
 
     def load(self):
@@ -271,16 +283,15 @@ class Pairs:
 
     def __init__(self, path):
         self.path, self.lock, self.rows = path, threading.Lock(), {}
-        if path.exists():
-            with open(path, newline='') as file:
-                # The last line of a run that was killed may be a part of one.
-                for row in csv.DictReader(file):
-                    if None not in row.values() and None not in row and row['localisation_px'] != '':
-                        self.rows[row['column'], row['scene'], int(row['image'])] = row
-        with open(path, 'w', newline='') as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(self.rows.values())
+        written = path.read_bytes() if path.exists() else b''
+        # The last line of a run that was killed may be a part of one; a number may be cut too. Its end makes it whole.
+        whole = written[:written.rfind(b'\n') + 1]
+        for row in csv.DictReader(io.StringIO(whole.decode(), newline='')):
+            self.rows[row['column'], row['scene'], int(row['image'])] = row
+        with open(path, 'a', newline='') as file:
+            file.truncate(len(whole))
+            if not whole:
+                csv.DictWriter(file, COLUMNS).writeheader()
 
     def missing(self, column, scene):
         return [index for index in IMAGES[1:] if (column, scene, index) not in self.rows]
@@ -328,16 +339,19 @@ def table(pairs, columns):
     """The card's table, in Markdown."""
     def cells(text, kind=''):
         return [text(summary(pairs.of(column, kind))) if pairs.of(column, kind) else '–' for column in columns]
-    count = len(pairs.of(columns[0]))
-    split = [len(pairs.of(columns[0], kind)) for kind in ('i_', 'v_')]
+
+    def counts(*kinds):
+        # One for all columns, unless a scene failed in one of them.
+        texts = [' / '.join(str(len(pairs.of(column, kind))) for kind in kinds) + ' pairs' for column in columns]
+        return '; '.join(texts if len(set(texts)) > 1 else texts[:1])
     illumination, viewpoint = (cells(lambda s: f'{s["homography"][1]:.3f}', kind) for kind in ('i_', 'v_'))
     lines = [
         ['HPatches homography estimation, correct at ε = 1 / 3 / 5 px',
-         *cells(lambda s: ' / '.join(f'{share:.3f}' for share in s['homography'])), f'{count} pairs'],
+         *cells(lambda s: ' / '.join(f'{share:.3f}' for share in s['homography'])), counts('')],
         ['Same at ε = 3 px, illumination / viewpoint scenes',
-         *(f'{i} / {v}' for i, v in zip(illumination, viewpoint)), f'{split[0]} / {split[1]} pairs'],
+         *(f'{i} / {v}' for i, v in zip(illumination, viewpoint)), counts('i_', 'v_')],
         ['HPatches repeatability / localisation error (ε = 3 px)',
-         *cells(lambda s: f'{s["repeatability"]:.3f} / {s["localisation_px"]:.3f} px'), f'{count} pairs'],
+         *cells(lambda s: f'{s["repeatability"]:.3f} / {s["localisation_px"]:.3f} px'), counts('')],
     ]
     head = ['eval', *columns, 'data']
     return '\n'.join('| ' + ' | '.join(line) + ' |' for line in [head, ['---'] * len(head), *lines])
@@ -352,7 +366,8 @@ def arguments():
     ours.add_argument('--backend', default='auto', help='of `superpoint detect` [auto]')
     ours.add_argument('--url', help='a running server instead: superpoint serve, or the published package')
     parser.add_argument('--program', default='superpoint', help='where the command line is')
-    parser.add_argument('--weights', help='weights file for all columns [those that superpoint and transformers find]')
+    parser.add_argument('--weights', help='weights file, or `bundled`, for all columns but that of --url '
+                        '[what superpoint and transformers find]')
     parser.add_argument('--postprocess', choices=['package', 'upstream'], default='package',
                         help='how `superpoint detect` picks keypoints')
     parser.add_argument('--transformers', action='store_true', help="a second column: the `transformers` model, fp32")
