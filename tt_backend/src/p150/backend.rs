@@ -22,13 +22,11 @@ const PREPARED_SIZES: [Size; 4] = [Size::NETWORK, Size::new(720, 1280), Size::ne
 /// The radius that is prepared at the start: the default.
 const PREPARED_RADII: [usize; 1] = [4];
 
-const QUEUES: u32 = 2;
-
 /// How a card is opened.
 fn device_options(device_id: u32) -> DeviceOptions {
     DeviceOptions {
         device_id,
-        queues: QUEUES,
+        queues: 1,
         dispatch: Dispatch::Worker,
         l1_small_bytes: 32 << 10,
         // Of 32 GB of DRAM: two resizes for each of eight sizes, the network, eight radii and the sampling.
@@ -66,7 +64,7 @@ impl P150Backend {
             return Err(unavailable(format!("its network frame is {}, not {size}", Size::NETWORK)));
         }
         let loaded = weights.clone();
-        let open = move || open_session(&library, &loaded, size, device_id);
+        let open = move |step: &dyn Fn()| open_session(&library, &loaded, size, device_id, step);
         let (worker, name) = Worker::start(Deadlines::default(), open).map_err(|error| match error {
             Error::Device { reason } => unavailable(reason),
             error => error,
@@ -135,12 +133,13 @@ fn unavailable(reason: String) -> Error {
     Error::BackendUnavailable { backend: "p150", reason }
 }
 
-/// Opens the card and prepares it; errors are sentences.
+/// Opens the card and prepares it, and calls `step` after each step of that; errors are sentences.
 fn open_session(
     library: &Library,
     weights: &Weights,
     size: Size,
     device_id: u32,
+    step: &dyn Fn(),
 ) -> Result<(Session<Ttnn>, String), String> {
     let device = library.open(&device_options(device_id)).map_err(|error| {
         if error.reason.contains("No chips detected") {
@@ -157,9 +156,12 @@ fn open_session(
     let [columns, rows] = info.grid;
     let name = format!("p150, {columns}x{rows} cores, TT-NN {}", library.ttnn_version());
     let session = (|| {
-        let device = Ttnn::new(device, QUEUES);
+        let device = Ttnn::new(device);
+        step();
         self_test::run(&device, size)?;
+        step();
         let mut session = Session::new(device, weights, size)?;
+        step();
         session.prepare(&PREPARED_SIZES, &PREPARED_RADII)?;
         Ok(session)
     })();

@@ -26,23 +26,13 @@ impl From<tt_metal_sys::Error> for DeviceError {
 /// What every operation gives.
 pub(crate) type Result<T> = std::result::Result<T, DeviceError>;
 
-/// The two command queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Queue {
-    /// Operations, replays, and what must be in order with them.
-    Work,
-    /// Planes of the next image.
-    Upload,
-}
-
-/// A card, or what stands for it. Operations run on [`Queue::Work`] and do not wait for their end.
+/// A card, or what stands for it. It does what it is told in that order, and only reading and [`Device::synchronize`] wait
+/// for its end.
 pub(crate) trait Device {
     /// A tensor on the device. Clones are the same tensor; it is freed with the last.
     type Tensor: Clone + fmt::Debug;
     /// A convolution with its weights on the device.
     type Conv: fmt::Debug;
-    /// A point in a queue.
-    type Event: fmt::Debug;
     /// A recorded sequence of operations, released when dropped.
     type Trace: fmt::Debug;
 
@@ -53,16 +43,14 @@ pub(crate) trait Device {
     /// A bf16 tensor of these values, row-major.
     fn constant(&self, spec: Spec, values: &[f32]) -> Result<Self::Tensor>;
     /// Overwrites a row-major tensor of 16-bit elements; bf16 as its bits.
-    fn write(&self, queue: Queue, to: &Self::Tensor, data: &[u16]) -> Result<()>;
+    fn write(&self, to: &Self::Tensor, data: &[u16]) -> Result<()>;
     /// Overwrites a row-major tensor of 32-bit elements.
-    fn write_u32(&self, queue: Queue, to: &Self::Tensor, data: &[u32]) -> Result<()>;
-    /// Reads a row-major tensor of 16-bit elements in order with [`Queue::Work`], and waits for it.
+    fn write_u32(&self, to: &Self::Tensor, data: &[u32]) -> Result<()>;
+    /// Reads a row-major tensor of 16-bit elements, and waits for it.
     fn read(&self, from: &Self::Tensor, data: &mut [u16]) -> Result<()>;
     /// As [`Device::read`] for a tensor of singles.
     fn read_f32(&self, from: &Self::Tensor, data: &mut [f32]) -> Result<()>;
 
-    fn record_event(&self, queue: Queue) -> Result<Self::Event>;
-    fn wait_for_event(&self, queue: Queue, event: &Self::Event) -> Result<()>;
     fn synchronize(&self) -> Result<()>;
 
     /// Records `work` instead of running it; its tensors get their values with each replay.

@@ -44,7 +44,7 @@ impl Stages {
     fn new(library: &Library, weights: &Weights, sizes: &[Size], radii: &[usize]) -> device::Result<Self> {
         library.mock()?;
         let handle = library.open(&DeviceOptions::default())?;
-        let device = Ttnn::new(handle.clone(), 1);
+        let device = Ttnn::new(handle.clone());
         let size = Size::NETWORK;
         let resizes = sizes
             .iter()

@@ -12,7 +12,7 @@
 use half::bf16;
 use tt_metal_sys::{Compute, DType, Layout, Memory, Spec};
 
-use super::device::{Device, Queue, Result};
+use super::device::{Device, Result};
 use super::network::unit_norm_gamma;
 use crate::Size;
 use crate::keypoints::{DESCRIPTOR_DIM, corners};
@@ -67,8 +67,8 @@ impl<D: Device> Sampler<D> {
                 row[index % GROUP * CORNERS + corner] = bf16::from_f32(weight).to_bits();
             }
         }
-        device.write_u32(Queue::Work, &self.indices, &self.host_indices)?;
-        device.write(Queue::Work, &self.mix, &self.host_mix)
+        device.write_u32(&self.indices, &self.host_indices)?;
+        device.write(&self.mix, &self.host_mix)
     }
 
     /// Descriptors, `[1, 1, BATCH, 256]` row-major, from the map of cells, `[1, 1, cells, 256]` row-major.

@@ -74,8 +74,20 @@ mod tests {
     fn passes_where_nothing_is_wrong_and_notices_what_is() {
         let device = Emulation::default();
         run(&device, Size::new(64, 96)).unwrap();
-        *device.reshape_fault.borrow_mut() = true;
-        let error = run(&device, Size::new(64, 96)).unwrap_err();
-        assert_eq!(error.operation, "self test", "{error}");
+        for (operation, noticed) in [
+            ("slice", "folded"),
+            ("reshape", "folded"),
+            ("permute", "folded"),
+            ("max_pool2d", "suppression"),
+            ("eq", "suppression"),
+            ("multiply", "suppression"),
+            ("topk", "suppression"),
+            ("gather", "suppression"),
+        ] {
+            device.fault.set(Some(operation));
+            let error = run(&device, Size::new(64, 96)).unwrap_err();
+            assert_eq!(error.operation, "self test", "{error}");
+            assert!(error.reason.contains(noticed), "{operation}: {error}");
+        }
     }
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use half::bf16;
 use tt_metal_sys::{DType, Layout, Memory, Spec};
 
-use super::device::{Device, Queue, Result};
+use super::device::{Device, Result};
 use super::list;
 use super::network::{Network, Outputs, PAGE};
 use super::resize::{Resize, plane_spec};
@@ -36,9 +36,6 @@ use crate::{Detections, Params, Postprocess, Size};
 
 /// Image sizes that are kept prepared. The one that was not used for longest goes.
 pub(super) const MAX_SIZES: usize = 8;
-
-/// Planes of one size that are on their way or in work at the same time.
-const SLOTS: usize = 2;
 
 /// The graph, and what it needs between images.
 #[derive(Debug)]
@@ -61,11 +58,9 @@ pub(super) struct Session<D: Device> {
 struct Prepared<D: Device> {
     size: Size,
     resize: Resize<D>,
-    /// One plane is written while another one is in work.
-    planes: [D::Tensor; SLOTS],
-    next: usize,
-    /// From each plane to the frame.
-    traces: Option<[D::Trace; SLOTS]>,
+    plane: D::Tensor,
+    /// From the plane to the frame.
+    trace: Option<D::Trace>,
 }
 
 /// The stages that do not depend on the image's size.
@@ -88,14 +83,6 @@ struct Host {
     ranking: Ranking,
     extractor: Extractor,
     maps: Maps,
-}
-
-/// A plane on its way to the device.
-#[derive(Debug)]
-pub(super) struct Upload<E> {
-    size: Size,
-    slot: usize,
-    arrived: E,
 }
 
 /// What an image gave beside its keypoints.
@@ -142,11 +129,11 @@ impl<D: Device> Session<D> {
             && device_radius(params).is_none_or(|radius| self.radii.contains(&radius))
     }
 
-    /// Prepares sizes and radii that are new. No upload may be under way.
+    /// Prepares sizes and radii that are new.
     pub(super) fn prepare(&mut self, sizes: &[Size], radii: &[usize]) -> Result<()> {
         self.recorded = None;
         for prepared in &mut self.sizes {
-            prepared.traces = None;
+            prepared.trace = None;
         }
         for &radius in radii {
             if !self.radii.contains(&radius) {
@@ -170,10 +157,9 @@ impl<D: Device> Session<D> {
 
     fn prepare_size(&self, size: Size) -> Result<Prepared<D>> {
         let resize = Resize::new(&self.device, size, self.size)?;
-        let plane = || self.device.allocate(plane_spec(size, self.size));
-        let planes = [plane()?, plane()?];
-        resize.run(&self.device, &planes[0], &self.frame)?;
-        Ok(Prepared { size, resize, planes, next: 0, traces: None })
+        let plane = self.device.allocate(plane_spec(size, self.size))?;
+        resize.run(&self.device, &plane, &self.frame)?;
+        Ok(Prepared { size, resize, plane, trace: None })
     }
 
     /// Makes `size` the most recently used; says whether it is prepared.
@@ -189,9 +175,8 @@ impl<D: Device> Session<D> {
     /// Records all stages, in the order of an image's way.
     fn record(&mut self) -> Result<()> {
         let Self { device, frame, .. } = self;
-        for Prepared { resize, planes, traces, .. } in &mut self.sizes {
-            let record = |plane: &D::Tensor| device.record(|| resize.run(device, plane, frame));
-            *traces = Some([record(&planes[0])?.0, record(&planes[1])?.0]);
+        for Prepared { resize, plane, trace, .. } in &mut self.sizes {
+            *trace = Some(device.record(|| resize.run(device, plane, frame))?.0);
         }
         let (network, outputs) = device.record(|| self.network.run(device, frame))?;
         let suppress = self.radii.iter().map(|&radius| {
@@ -204,30 +189,18 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// Starts the upload of a plane of 0 to 255 in bf16 (as bits), row-major. Its size must be prepared. At most two planes
-    /// may be uploaded that [`finish`](Self::finish) has not taken.
-    pub(super) fn upload(&mut self, size: Size, plane: &[u16]) -> Result<Upload<D::Event>> {
-        self.touch(size);
-        let prepared =
-            self.sizes.last_mut().filter(|prepared| prepared.size == size).ok_or_else(|| unprepared(size))?;
-        let slot = prepared.next;
-        prepared.next = (slot + 1) % SLOTS;
-        self.device.write(Queue::Upload, &prepared.planes[slot], plane)?;
-        Ok(Upload { size, slot, arrived: self.device.record_event(Queue::Upload)? })
-    }
-
     /// How long the device takes for all stages of an image, from its plane to descriptors, `times` times one right after the
     /// other. Size and radius must be prepared, and an image of the size have been through.
     pub(super) fn replay(&mut self, size: Size, params: &Params, times: usize) -> Result<Duration> {
         let prepared = self.sizes.iter().find(|prepared| prepared.size == size);
-        let resize = prepared.and_then(|prepared| prepared.traces.as_ref()).ok_or_else(|| unprepared(size))?;
+        let resize = prepared.and_then(|prepared| prepared.trace.as_ref()).ok_or_else(|| unprepared(size))?;
         let recorded = self.recorded.as_ref().ok_or_else(|| unprepared(size))?;
         let suppress = recorded.suppress.iter().find(|(radius, ..)| Some(*radius) == device_radius(params));
         let (_, suppress, _) = suppress.ok_or_else(|| unprepared(size))?;
         self.device.synchronize()?;
         let start = Instant::now();
         for _ in 0..times {
-            for trace in [&resize[0], &recorded.network, suppress, &recorded.sample] {
+            for trace in [resize, &recorded.network, suppress, &recorded.sample] {
                 self.device.replay(trace)?;
             }
         }
@@ -235,18 +208,21 @@ impl<D: Device> Session<D> {
         Ok(start.elapsed())
     }
 
-    /// Replaces the keypoints in `out` by those of an uploaded plane.
-    pub(super) fn finish(
+    /// Replaces the keypoints in `out` by those of a plane of 0 to 255 in bf16 (as bits), row-major. Its size and the radius
+    /// must be prepared.
+    pub(super) fn detect(
         &mut self,
-        upload: &Upload<D::Event>,
+        size: Size,
+        plane: &[u16],
         params: &Params,
         out: &mut Detections,
     ) -> Result<Outcome> {
-        let traces = self.sizes.iter().find(|prepared| prepared.size == upload.size);
-        let traces = traces.and_then(|prepared| prepared.traces.as_ref()).ok_or_else(|| unprepared(upload.size))?;
-        let recorded = self.recorded.as_ref().ok_or_else(|| unprepared(upload.size))?;
-        self.device.wait_for_event(Queue::Work, &upload.arrived)?;
-        self.device.replay(&traces[upload.slot])?;
+        self.touch(size);
+        let prepared = self.sizes.last().filter(|prepared| prepared.size == size).ok_or_else(|| unprepared(size))?;
+        let resize = prepared.trace.as_ref().ok_or_else(|| unprepared(size))?;
+        let recorded = self.recorded.as_ref().ok_or_else(|| unprepared(size))?;
+        self.device.write(&prepared.plane, plane)?;
+        self.device.replay(resize)?;
         self.device.replay(&recorded.network)?;
 
         let host = &mut self.host;

@@ -3,13 +3,15 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use half::bf16;
 use tt_metal_sys::{Compute, Conv2dOptions, DType, DeviceOptions, Layout, Library, MaxPool2dOptions, Memory, Spec};
 
 use super::backend::P150Backend;
-use super::device::{Device, DeviceError, Queue};
+use super::device::{Device, DeviceError};
 use super::emulation::Emulation;
 use super::network::{self, Network};
 use super::resize::{Resize, plane_spec};
@@ -168,7 +170,7 @@ fn the_devices_resize_is_pillows() {
         let levels: Vec<f32> = pixels.iter().map(|&level| f32::from(level)).collect();
         let plane = device.allocate(plane_spec(size, frame)).unwrap();
         let resized = device.allocate(plane_spec(frame, frame)).unwrap();
-        device.write(Queue::Work, &plane, &bits(&levels)).unwrap();
+        device.write(&plane, &bits(&levels)).unwrap();
         resize.run(&device, &plane, &resized).unwrap();
         let resized = read(&device, &resized);
         assert!(resized.iter().all(|level| level.fract() == 0.0), "whole levels");
@@ -198,9 +200,8 @@ fn against_fp32(name: &str, size: Size, pixels: &[u8]) -> (f64, f64, f64) {
     let mut session = Session::new(Emulation::default(), &weights(), Size::NETWORK).unwrap();
     session.prepare(&[size], &[4]).unwrap();
     let levels: Vec<f32> = pixels.iter().map(|&level| f32::from(level)).collect();
-    let upload = session.upload(size, &bits(&levels)).unwrap();
     let mut found = Detections::default();
-    let outcome = session.finish(&upload, &params, &mut found).unwrap();
+    let outcome = session.detect(size, &bits(&levels), &params, &mut found).unwrap();
     assert!(outcome.device_nms && outcome.finite);
     let device_maps = session.maps().unwrap();
     let score_pcc = correlation(&device_maps.scores, &maps.scores);
@@ -278,8 +279,7 @@ fn small_session() -> (Session<Emulation>, Vec<u16>) {
 
 fn detect(session: &mut Session<Emulation>, picture: &[u16], params: &Params) -> (Detections, bool) {
     let mut out = Detections::default();
-    let upload = session.upload(SMALL, picture).unwrap();
-    let outcome = session.finish(&upload, params, &mut out).unwrap();
+    let outcome = session.detect(SMALL, picture, params, &mut out).unwrap();
     (out, outcome.device_nms)
 }
 
@@ -315,9 +315,9 @@ fn more_survivors_than_the_list_holds_are_left_to_the_host() {
         let size = Size::new(height, 64);
         let mut session = Session::new(Emulation::default(), &weights(), size).unwrap();
         session.prepare(&[size], &[4]).unwrap();
-        let upload = session.upload(size, &bits(&vec![128.0; size.area()])).unwrap();
         let mut out = Detections::default();
-        let outcome = session.finish(&upload, &params(threshold), &mut out).unwrap();
+        let grey = bits(&vec![128.0; size.area()]);
+        let outcome = session.detect(size, &grey, &params(threshold), &mut out).unwrap();
         assert_eq!(outcome.device_nms, fits, "{height} rows, threshold {threshold}");
         let mut expected = Detections::default();
         Extractor::default().find(&session.maps().unwrap(), &params(threshold), &mut expected);
@@ -346,31 +346,45 @@ fn the_size_that_was_not_used_for_longest_goes() {
 }
 
 #[test]
-fn the_next_plane_is_uploaded_while_one_is_in_work() {
+fn an_image_leaves_nothing_to_the_next() {
     let (mut session, picture) = small_session();
-    session.prepare(&[SMALL], &[4]).unwrap();
-    let params = Params { keypoint_threshold: 0.0005, ..Params::default() };
+    session.prepare(&[SMALL], &[2, 4]).unwrap();
+    let params = |nms_radius| Params { nms_radius, keypoint_threshold: 0.0005, ..Params::default() };
     let other: Vec<u16> = picture.iter().rev().copied().collect();
-    let (one_by_one, _) = detect(&mut session, &picture, &params);
-    let (other_alone, _) = detect(&mut session, &other, &params);
-    let mut out = Detections::default();
-    let first = session.upload(SMALL, &picture).unwrap();
-    let second = session.upload(SMALL, &other).unwrap();
-    session.finish(&first, &params, &mut out).unwrap();
-    assert_eq!((&out.points, &out.scores), (&one_by_one.points, &one_by_one.scores));
-    session.finish(&second, &params, &mut out).unwrap();
-    assert_eq!((&out.points, &out.scores), (&other_alone.points, &other_alone.scores));
-    assert_ne!(one_by_one.points, other_alone.points);
+    let (first, _) = detect(&mut session, &picture, &params(4));
+    let (second, _) = detect(&mut session, &other, &params(4));
+    assert_ne!(first.points, second.points);
+    detect(&mut session, &picture, &params(2));
+    let (again, _) = detect(&mut session, &picture, &params(4));
+    assert_eq!((&again.points, &again.scores, &again.descriptors), (&first.points, &first.scores, &first.descriptors));
+}
+
+#[test]
+fn a_replay_is_all_stages_of_an_image() {
+    let (mut session, picture) = small_session();
+    session.prepare(&[Size::new(40, 48), SMALL], &[2, 4]).unwrap();
+    let params = Params { keypoint_threshold: 0.0005, ..Params::default() };
+    let (found, _) = detect(&mut session, &picture, &params);
+    assert!((1..=1024).contains(&found.len()), "one run of the sampling");
+    let stages = session.device().replayed();
+    assert_eq!(stages.len(), 4, "resize, network, suppression, sampling");
+    session.replay(SMALL, &params, 3).unwrap();
+    assert_eq!(session.device().replayed()[4..], stages.repeat(3));
 }
 
 /// The emulation is slower than a card, and the machine may have other things to do.
 const PATIENT: Deadlines = Deadlines { prepare: Duration::from_secs(600), answer: Duration::from_secs(600) };
 
 fn backend(deadlines: Deadlines, failure: Option<DeviceError>) -> P150Backend {
-    let open = move || {
+    backend_with(deadlines, move |device| *device.failure.borrow_mut() = failure)
+}
+
+/// A backend whose card is changed by `change` once it is prepared.
+fn backend_with(deadlines: Deadlines, change: impl FnOnce(&Emulation) + Send + 'static) -> P150Backend {
+    let open = move |_: &dyn Fn()| {
         let mut session = Session::new(Emulation::default(), &weights(), SMALL).map_err(|error| error.to_string())?;
         session.prepare(&[SMALL], &[4]).map_err(|error| error.to_string())?;
-        *session.device().failure.borrow_mut() = failure;
+        change(session.device());
         Ok((session, "emulation".to_owned()))
     };
     let (worker, name) = Worker::start(deadlines, open).unwrap();
@@ -436,6 +450,55 @@ fn a_card_that_fails_is_not_asked_again() {
     assert!(matches!(&second, Error::Device { reason } if reason.contains("restart")), "{second}");
 }
 
+/// An orderly end: the card is closed before the process goes on, or ends.
+#[test]
+fn a_card_that_failed_is_closed() {
+    let closed = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&closed);
+    let mut backend = backend_with(PATIENT, move |device| {
+        *device.failure.borrow_mut() = Some(DeviceError { operation: "replay trace", reason: "device lost".into() });
+        device.on_close.set(Some(Box::new(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            seen.store(true, Ordering::Relaxed);
+        })));
+    });
+    let pixels = vec![128; SMALL.area()];
+    let plane = Plane::contiguous(&pixels, SMALL).unwrap();
+    backend.detect(&plane, &Params::default(), &mut Detections::default()).unwrap_err();
+    drop(backend);
+    assert!(closed.load(Ordering::Relaxed));
+}
+
+/// Kernels of a new size may have to be compiled, which takes longer than an image.
+#[test]
+fn preparing_has_a_deadline_of_its_own() {
+    let mut backend = backend_with(Deadlines { answer: Duration::from_secs(2), ..PATIENT }, |device| {
+        device.on_synchronize.set(Some(|| std::thread::sleep(Duration::from_secs(3))));
+    });
+    let size = Size::new(40, 48);
+    let pixels = vec![128; size.area()];
+    let plane = Plane::contiguous(&pixels, size).unwrap();
+    backend.detect(&plane, &Params::default(), &mut Detections::default()).unwrap();
+}
+
+/// Each step of the opening may take as long as preparing does, but not longer.
+#[test]
+fn a_card_that_hangs_while_it_is_opened_is_given_up() {
+    let deadlines = Deadlines { prepare: Duration::from_secs(2), ..PATIENT };
+    let open = |steps: u64, seconds| {
+        move |step: &dyn Fn()| {
+            (0..steps).for_each(|_| {
+                std::thread::sleep(Duration::from_secs(seconds));
+                step();
+            });
+            Err::<(Session<Emulation>, String), _>("this far".to_owned())
+        }
+    };
+    let error = |steps, seconds| Worker::start(deadlines, open(steps, seconds)).unwrap_err().to_string();
+    assert!(error(3, 1).contains("this far"));
+    assert!(error(1, 5).contains("no answer for 2 s"));
+}
+
 #[test]
 fn a_card_that_hangs_is_given_up_in_time() {
     let mut backend = backend(Deadlines { answer: Duration::from_millis(1), ..PATIENT }, None);
@@ -447,7 +510,7 @@ fn a_card_that_hangs_is_given_up_in_time() {
 
 #[test]
 fn a_card_that_cannot_be_opened_says_why() {
-    let open = || Err::<(Session<Emulation>, String), _>("no card is found".to_owned());
+    let open = |_: &dyn Fn()| Err::<(Session<Emulation>, String), _>("no card is found".to_owned());
     let error = Worker::start(Deadlines::default(), open).unwrap_err().to_string();
     assert_eq!(error, "the p150 failed: no card is found");
 }
@@ -536,12 +599,38 @@ fn the_emulation_refuses_what_the_card_would() {
     device.max_pool2d(&map, &POOL).unwrap();
     let wider = MaxPool2dOptions { kernel: [5, 1], padding: [2, 0], ..POOL };
     refused("compiling in a trace", device.record(|| device.max_pool2d(&map, &wider)));
-    refused("writing in a trace", device.record(|| device.write(Queue::Work, &map, &[0; 4096])));
+    refused("writing in a trace", device.record(|| device.write(&map, &[0; 4096])));
     refused("allocating in a trace", device.record(|| device.allocate(BF16)));
-    device.write(Queue::Upload, &map, &[0; 4096]).unwrap();
-    refused("a plane that has not arrived", device.max_pool2d(&map, &POOL));
-    device.wait_for_event(Queue::Work, &device.record_event(Queue::Upload).unwrap()).unwrap();
-    assert!(device.max_pool2d(&map, &POOL).is_ok());
+}
+
+/// Traces replay on the memory that they were recorded with, whoever has it by then.
+#[test]
+fn the_emulation_refuses_what_traces_may_have_overwritten() {
+    let device = Emulation::default();
+    let map = device.allocate(BF16).unwrap();
+    device.write(&map, &[0; 4096]).unwrap();
+    let pool = |map: &_| device.max_pool2d(map, &POOL);
+    pool(&map).unwrap();
+    let mut values = vec![0; 4096];
+    let (first, inside) = device.record(|| pool(&map)).unwrap();
+    let (second, output) = device.record(|| pool(&inside)).unwrap();
+    refused("running beside a trace", pool(&map));
+    refused("allocating beside a trace", device.allocate(BF16));
+    refused("reading before a replay", device.read(&output, &mut values));
+    for trace in [&first, &second] {
+        device.replay(trace).unwrap();
+    }
+    device.read(&output, &mut values).unwrap();
+    device.read(&inside, &mut values).unwrap();
+    device.replay(&first).unwrap();
+    refused("what an earlier trace may overwrite", device.read(&output, &mut values));
+    device.replay(&second).unwrap();
+    device.read(&output, &mut values).unwrap();
+    drop(inside);
+    device.replay(&first).unwrap();
+    refused("what only traces hold", device.replay(&second));
+    drop((first, second));
+    assert!(pool(&map).is_ok());
 }
 
 /// By hand, in a process of its own:
@@ -557,7 +646,7 @@ fn a_mock_card_refuses_the_same() {
     refused("a tensor larger than DRAM", device.allocate(larger_than_dram));
     let map = device.allocate(BF16).unwrap();
     refused("a queue that was not opened", device.write(1, &map, &[0u16; 4096]));
-    refuses_what_cannot_work(&Ttnn::new(device, 1));
+    refuses_what_cannot_work(&Ttnn::new(device));
 }
 
 #[test]

@@ -1,33 +1,27 @@
 //! The card: [`Device`] on TT-NN.
 
-use tt_metal_sys::{Compute, Conv2d, Conv2dOptions, DType, Event, Layout, MaxPool2dOptions, Spec, Tensor, Trace};
+use tt_metal_sys::{Compute, Conv2d, Conv2dOptions, DType, Layout, MaxPool2dOptions, Spec, Tensor, Trace};
 
-use super::device::{Device, Queue, Result};
+use super::device::{Device, Result};
 
-/// An open card. With one queue only, uploads share it.
+/// The command queue that everything goes through.
+const QUEUE: u32 = 0;
+
+/// An open card.
 #[derive(Debug)]
 pub(super) struct Ttnn {
     device: tt_metal_sys::Device,
-    queues: u32,
 }
 
 impl Ttnn {
-    pub(super) fn new(device: tt_metal_sys::Device, queues: u32) -> Self {
-        Self { device, queues }
-    }
-
-    fn queue(&self, queue: Queue) -> u32 {
-        match queue {
-            Queue::Upload if self.queues > 1 => 1,
-            Queue::Upload | Queue::Work => 0,
-        }
+    pub(super) fn new(device: tt_metal_sys::Device) -> Self {
+        Self { device }
     }
 }
 
 impl Device for Ttnn {
     type Tensor = Tensor;
     type Conv = Conv2d;
-    type Event = Event;
     type Trace = Trace;
 
     fn spec(&self, tensor: &Tensor) -> Spec {
@@ -42,28 +36,20 @@ impl Device for Ttnn {
         Ok(self.device.constant(spec, values)?)
     }
 
-    fn write(&self, queue: Queue, to: &Tensor, data: &[u16]) -> Result<()> {
-        Ok(self.device.write(self.queue(queue), to, data)?)
+    fn write(&self, to: &Tensor, data: &[u16]) -> Result<()> {
+        Ok(self.device.write(QUEUE, to, data)?)
     }
 
-    fn write_u32(&self, queue: Queue, to: &Tensor, data: &[u32]) -> Result<()> {
-        Ok(self.device.write(self.queue(queue), to, data)?)
+    fn write_u32(&self, to: &Tensor, data: &[u32]) -> Result<()> {
+        Ok(self.device.write(QUEUE, to, data)?)
     }
 
     fn read(&self, from: &Tensor, data: &mut [u16]) -> Result<()> {
-        Ok(self.device.read(self.queue(Queue::Work), from, data)?)
+        Ok(self.device.read(QUEUE, from, data)?)
     }
 
     fn read_f32(&self, from: &Tensor, data: &mut [f32]) -> Result<()> {
-        Ok(self.device.read(self.queue(Queue::Work), from, data)?)
-    }
-
-    fn record_event(&self, queue: Queue) -> Result<Event> {
-        Ok(self.device.record_event(self.queue(queue))?)
-    }
-
-    fn wait_for_event(&self, queue: Queue, event: &Event) -> Result<()> {
-        Ok(self.device.wait_for_event(self.queue(queue), event)?)
+        Ok(self.device.read(QUEUE, from, data)?)
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -15,7 +15,8 @@ use crate::{Detections, Error, Params, Size};
 /// How long to wait for the card.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadlines {
-    /// For anything that may compile kernels, minutes of it on a first start.
+    /// For one step of opening the card, and for a new size or radius: they may compile kernels, which takes minutes on a first
+    /// start.
     pub(super) prepare: Duration,
     /// For an image whose programs are all there, which takes milliseconds.
     pub(super) answer: Duration,
@@ -23,7 +24,7 @@ pub(super) struct Deadlines {
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Self { prepare: Duration::from_secs(30 * 60), answer: Duration::from_secs(10) }
+        Self { prepare: Duration::from_secs(10 * 60), answer: Duration::from_secs(10) }
     }
 }
 
@@ -55,7 +56,7 @@ enum Task {
 
 #[derive(Debug)]
 enum Message {
-    /// What comes may take as long as preparing does.
+    /// What comes next may take as long as preparing does.
     Preparing,
     Ready(String),
     Done(Box<Done>),
@@ -72,49 +73,53 @@ pub(super) struct Worker {
     deadlines: Deadlines,
     /// Why the card is not asked any more.
     lost: Option<String>,
+    /// Whether it has not answered in time, and so will not answer to being closed either.
+    hangs: bool,
 }
 
 impl Worker {
-    /// Starts the thread, which opens its card with `open` and prepares it; `open` also gives a name for people. Waits until
-    /// it is ready.
+    /// Starts the thread, which opens its card with `open` and prepares it; `open` calls its argument after each step, and
+    /// also gives a name for people. Waits until it is ready.
     ///
     /// # Errors
     ///
     /// What went wrong, or that it took too long.
     pub(super) fn start<D: Device + 'static>(
         deadlines: Deadlines,
-        open: impl FnOnce() -> Result<(Session<D>, String), String> + Send + 'static,
+        open: impl FnOnce(&dyn Fn()) -> Result<(Session<D>, String), String> + Send + 'static,
     ) -> Result<(Self, String), Error> {
         // One task and its answers: the caller waits for each.
         let (tasks, next) = sync_channel::<Task>(1);
         let (say, messages) = sync_channel(2);
-        let run = move || match open() {
-            Ok((mut session, name)) => {
-                let mut going = say.send(Message::Ready(name)).is_ok();
-                while going && let Ok(task) = next.recv() {
-                    let preparing = || {
-                        let _ = say.send(Message::Preparing);
-                    };
-                    let message = match task {
-                        Task::Detect(job) => detect(&mut session, job, preparing).map(Box::new).map(Message::Done),
-                        Task::Replay(size, params, times) => {
-                            preparing();
-                            session.replay(size, &params, times).map(Message::Replayed)
-                        }
-                    };
-                    going = say.send(message.unwrap_or_else(|error| Message::Failed(error.to_string()))).is_ok();
+        let run = move || {
+            let preparing = || {
+                let _ = say.send(Message::Preparing);
+            };
+            match open(&preparing) {
+                Ok((mut session, name)) => {
+                    let mut going = say.send(Message::Ready(name)).is_ok();
+                    while going && let Ok(task) = next.recv() {
+                        let message = match task {
+                            Task::Detect(job) => detect(&mut session, job, preparing).map(Box::new).map(Message::Done),
+                            Task::Replay(size, params, times) => {
+                                preparing();
+                                session.replay(size, &params, times).map(Message::Replayed)
+                            }
+                        };
+                        going = say.send(message.unwrap_or_else(|error| Message::Failed(error.to_string()))).is_ok();
+                    }
                 }
-            }
-            Err(reason) => {
-                let _ = say.send(Message::Failed(reason));
+                Err(reason) => {
+                    let _ = say.send(Message::Failed(reason));
+                }
             }
         };
         thread::Builder::new()
             .name("p150".into())
             .spawn(run)
             .map_err(|reason| Error::System { action: "starting the card's thread", reason })?;
-        let mut worker = Self { tasks: Some(tasks), messages, deadlines, lost: None };
-        match worker.receive(deadlines.prepare)? {
+        let mut worker = Self { tasks: Some(tasks), messages, deadlines, lost: None, hangs: false };
+        match worker.answer(deadlines.prepare)? {
             Message::Ready(name) => Ok((worker, name)),
             message => Err(worker.lose(format!("unexpected {message:?} while it was opened"))),
         }
@@ -126,7 +131,7 @@ impl Worker {
     ///
     /// [`Error::Device`], from the first failure on always.
     pub(super) fn run(&mut self, job: Job) -> Result<Done, Error> {
-        match self.answer(Task::Detect(job))? {
+        match self.ask(Task::Detect(job))? {
             Message::Done(done) => Ok(*done),
             message => Err(self.lose(format!("unexpected {message:?}"))),
         }
@@ -139,13 +144,13 @@ impl Worker {
     ///
     /// As [`Worker::run`].
     pub(super) fn replay(&mut self, size: Size, params: &Params, times: usize) -> Result<Duration, Error> {
-        match self.answer(Task::Replay(size, params.clone(), times))? {
+        match self.ask(Task::Replay(size, params.clone(), times))? {
             Message::Replayed(duration) => Ok(duration),
             message => Err(self.lose(format!("unexpected {message:?}"))),
         }
     }
 
-    fn answer(&mut self, task: Task) -> Result<Message, Error> {
+    fn ask(&mut self, task: Task) -> Result<Message, Error> {
         if let Some(reason) = &self.lost {
             let reason = format!("it was given up earlier ({reason}); restart to open it again");
             return Err(Error::Device { reason });
@@ -153,7 +158,11 @@ impl Worker {
         if self.tasks.as_ref().is_none_or(|tasks| tasks.send(task).is_err()) {
             return Err(self.lose("its thread has ended".into()));
         }
-        let mut deadline = self.deadlines.answer;
+        self.answer(self.deadlines.answer)
+    }
+
+    /// What comes within `deadline`, or within that of preparing once the thread says that it does.
+    fn answer(&mut self, mut deadline: Duration) -> Result<Message, Error> {
         loop {
             match self.receive(deadline)? {
                 Message::Preparing => deadline = self.deadlines.prepare,
@@ -167,6 +176,7 @@ impl Worker {
             Ok(Message::Failed(reason)) => Err(self.lose(reason)),
             Ok(message) => Ok(message),
             Err(RecvTimeoutError::Timeout) => {
+                self.hangs = true;
                 Err(self
                     .lose(format!("no answer for {} s: it hangs, reset it with `tt-smi -r`", deadline.as_secs_f32())))
             }
@@ -184,7 +194,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.tasks = None;
-        let patience = if self.lost.is_some() { Duration::ZERO } else { self.deadlines.answer };
+        let patience = if self.hangs { Duration::ZERO } else { self.deadlines.answer };
         // The thread says nothing more; the channel breaks when it is through.
         while self.messages.recv_timeout(patience).is_ok() {}
     }
@@ -196,7 +206,6 @@ fn detect<D: Device>(session: &mut Session<D>, mut job: Job, preparing: impl FnO
         preparing();
         session.prepare(&[job.size], device_radius(&job.params).as_slice())?;
     }
-    let upload = session.upload(job.size, &job.plane)?;
-    let outcome = session.finish(&upload, &job.params, &mut job.out)?;
+    let outcome = session.detect(job.size, &job.plane, &job.params, &mut job.out)?;
     Ok(Done { job, outcome, elapsed: start.elapsed() })
 }

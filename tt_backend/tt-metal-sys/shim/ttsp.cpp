@@ -7,11 +7,13 @@
 
 #include "ttsp.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -89,7 +91,7 @@ namespace {
 thread_local std::string last_error;
 
 /// What TT-NN says, without the place in its source before it and the C++ stack after it.
-void remember(const char* text) {
+void remember_or_throw(const char* text) {
     last_error = text;
     if (const auto stack = last_error.find("\nbacktrace:"); stack != std::string::npos) {
         last_error.resize(stack);
@@ -100,6 +102,16 @@ void remember(const char* text) {
     }
     if (last_error.starts_with("Out of Memory")) {
         last_error.insert(0, "the tensors do not fit into the card's memory: ");
+    }
+}
+
+/// As `remember_or_throw`, where nothing may be thrown.
+void remember(const char* text) noexcept {
+    try {
+        remember_or_throw(text);
+    } catch (...) {
+        // Short enough for std::string to keep it without asking for memory.
+        last_error = "no memory left";
     }
 }
 
@@ -188,6 +200,14 @@ TensorSpec tensor_spec_of(const ttsp_spec& spec) {
         TensorLayout(dtype_of(spec.dtype), PageConfig(layout_of(spec.layout)), memory_of(spec.memory)));
 }
 
+DispatchCoreType dispatch_of(uint32_t dispatch) {
+    switch (dispatch) {
+        case TTSP_DISPATCH_WORKER: return DispatchCoreType::WORKER;
+        case TTSP_DISPATCH_ETHERNET: return DispatchCoreType::ETH;
+        default: refuse("dispatch " + std::to_string(dispatch) + " is unknown");
+    }
+}
+
 Compute compute_of(const ttsp_compute& compute) {
     Compute config;
     switch (compute.fidelity) {
@@ -228,7 +248,8 @@ Conv2dConfig conv_config_of(const ttsp_conv2d_options& options) {
 void check_map(const ttnn::Tensor& input, uint32_t height, uint32_t width, uint32_t channels) {
     const uint32_t expected[4] = {1, 1, height * width, channels};
     const auto spec = spec_of(input);
-    if (std::memcmp(spec.shape, expected, sizeof expected) != 0) {
+    const bool fits = uint64_t{height} * width <= UINT32_MAX;
+    if (!fits || std::memcmp(spec.shape, expected, sizeof expected) != 0) {
         refuse("the input is " + text(spec.shape) + ", but " + text(expected) + " is due");
     }
 }
@@ -294,8 +315,7 @@ int ttsp_device_open(const ttsp_device_options* options, ttsp_device** out) {
             // TT-NN accepts it and fails in the first convolution.
             refuse("l1_small_bytes is 0, but conv2d and max_pool2d need some");
         }
-        const auto type =
-            options->dispatch == TTSP_DISPATCH_ETHERNET ? DispatchCoreType::ETH : DispatchCoreType::WORKER;
+        const auto type = dispatch_of(options->dispatch);
         auto device = std::make_unique<ttsp_device>();
         device->mesh = MeshDevice::create_unit_mesh(
             static_cast<int>(options->device_id),
@@ -571,6 +591,11 @@ int ttsp_reshape(const ttsp_tensor* input, const uint32_t shape[4], ttsp_tensor*
 
 int ttsp_permute(const ttsp_tensor* input, const uint32_t order[4], ttsp_tensor** out) {
     return one_result(out, [&] {
+        for (uint32_t dimension = 0; dimension < 4; ++dimension) {
+            if (std::find(order, order + 4, dimension) == order + 4) {
+                refuse(text(order) + " is not an order of four dimensions");
+            }
+        }
         const ttnn::SmallVector<int64_t> dims{order[0], order[1], order[2], order[3]};
         return ttnn::permute(input->tensor, dims, memory_of(TTSP_DRAM));
     });

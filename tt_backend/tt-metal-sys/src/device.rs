@@ -1,6 +1,7 @@
 //! A device, and what lives on it: tensors, events, traces.
 
 use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use crate::abi;
@@ -114,6 +115,15 @@ impl Device {
         self.handle.pointer
     }
 
+    /// A handle keeps its own device open, and a tensor must not outlive the device whose memory it has: so operands are all
+    /// on this one.
+    pub(crate) fn owns(&self, operation: &'static str, operands: &[&Tensor]) -> Result<(), Error> {
+        if operands.iter().all(|tensor| Rc::ptr_eq(&tensor.device().handle, &self.handle)) {
+            return Ok(());
+        }
+        Err(Error { operation, reason: "a tensor is on another device".to_owned() })
+    }
+
     /// Wraps the tensor that `call` makes.
     pub(crate) fn tensor(
         &self,
@@ -194,8 +204,9 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// When the lengths differ, the tensor is not row-major, or the device fails.
+    /// When the lengths differ, the tensor is not row-major or on another device, or the device fails.
     pub fn write<T: Element>(&self, queue: u32, to: &Tensor, data: &[T]) -> Result<(), Error> {
+        self.owns("write", &[to])?;
         // SAFETY: device and tensor are alive, and the data valid for the call.
         let status = unsafe {
             (self.functions().write)(self.pointer(), queue, to.pointer(), data.as_ptr().cast(), size_of_val(data))
@@ -209,6 +220,7 @@ impl Device {
     ///
     /// As [`Device::write`].
     pub fn read<T: Element>(&self, queue: u32, from: &Tensor, data: &mut [T]) -> Result<(), Error> {
+        self.owns("read", &[from])?;
         // SAFETY: device and tensor are alive, the data valid for the call, and any bytes are values of an element.
         let status = unsafe {
             let bytes = size_of_val(data);
@@ -233,8 +245,11 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// When the device fails.
+    /// When the event is another device's, or the device fails.
     pub fn wait_for_event(&self, queue: u32, event: &Event) -> Result<(), Error> {
+        if !Rc::ptr_eq(&event.device.handle, &self.handle) {
+            return Err(Error { operation: "wait for event", reason: "it is another device's".to_owned() });
+        }
         // SAFETY: device and event are alive.
         self.check("wait for event", unsafe { (self.functions().event_wait)(self.pointer(), queue, event.pointer) })
     }
@@ -250,11 +265,11 @@ impl Device {
         // SAFETY: the device is open, and the pointer valid for the call.
         self.check("begin trace", unsafe { (self.functions().trace_begin)(self.pointer(), &mut out) })?;
         let trace = Trace { device: self.clone(), pointer: out };
-        let done = work();
-        // Ended even if the work failed: a device that records for ever is of no use.
+        // Ended even if the work fails or panics: a device that records for ever is of no use.
+        let done = catch_unwind(AssertUnwindSafe(work));
         // SAFETY: the trace was begun and not ended.
         let ended = self.check("end trace", unsafe { (self.functions().trace_end)(trace.pointer) });
-        let done = done?;
+        let done = done.unwrap_or_else(|panic| resume_unwind(panic))?;
         ended?;
         Ok((trace, done))
     }
@@ -268,11 +283,11 @@ impl Device {
     pub fn dry_run<T, E: From<Error>>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<(Usage, T), E> {
         // SAFETY: the device is open.
         self.check("begin dry run", unsafe { (self.functions().dry_run_begin)(self.pointer()) })?;
-        let done = work();
+        let done = catch_unwind(AssertUnwindSafe(work));
         let mut usage = abi::Usage::default();
         // SAFETY: a dry run was begun, and the pointer is valid for the call.
         let ended = self.check("end dry run", unsafe { (self.functions().dry_run_end)(self.pointer(), &mut usage) });
-        let done = done?;
+        let done = done.unwrap_or_else(|panic| resume_unwind(panic))?;
         ended?;
         Ok((Usage::from_abi(&usage), done))
     }

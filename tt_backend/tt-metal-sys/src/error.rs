@@ -23,7 +23,7 @@ pub enum LoadError {
         reason: String,
     },
     /// A library of another version of the ABI.
-    #[error("{path} has version {found} of the interface, but version {expected} is needed: build it again")]
+    #[error("{path} has version {found} of the interface, but version {expected} is needed")]
     Version {
         /// The file.
         path: PathBuf,

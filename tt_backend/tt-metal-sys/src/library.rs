@@ -30,13 +30,15 @@ struct Loaded {
 }
 
 impl Library {
-    /// Loads the library that [`LIBRARY_VARIABLE`] names, else the one that the dynamic loader finds.
+    /// Loads the library that [`LIBRARY_VARIABLE`] names, else (also if that is empty) the one that the dynamic loader finds.
     ///
     /// # Errors
     ///
     /// When there is none, when something that it needs is missing, or when it is of another version.
     pub fn load() -> Result<Self, LoadError> {
-        let path = std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| LIBRARY_NAME.into());
+        // The loader takes an empty name for the program itself.
+        let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
+        let path = named.unwrap_or_else(|| LIBRARY_NAME.into());
         Self::load_from(Path::new(&path))
     }
 

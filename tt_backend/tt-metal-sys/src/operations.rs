@@ -6,6 +6,8 @@ use crate::abi;
 use crate::types::u32_of;
 use crate::{Compute, Conv2dOptions, DType, Device, Error, Layout, MaxPool2dOptions, Memory, Tensor};
 
+// Each operation on operands begins with the question whether they are on its device.
+
 /// A convolution whose weights are on the device in the form that its kernels read. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Conv2d {
@@ -33,6 +35,7 @@ impl Conv2d {
     /// When the input is not the map that the options describe, or the device fails.
     pub fn run(&self, input: &Tensor) -> Result<Tensor, Error> {
         let Conv2d { inner } = self;
+        inner.device.owns("conv2d", &[input])?;
         // SAFETY: convolution and tensor are alive, and the pointer valid for the call.
         inner
             .device
@@ -66,6 +69,7 @@ impl Device {
     ///
     /// When the input is not the map that the options describe, or the device fails.
     pub fn max_pool2d(&self, input: &Tensor, options: &MaxPool2dOptions) -> Result<Tensor, Error> {
+        self.owns("max_pool2d", &[input])?;
         // SAFETY: the tensor is alive, and the pointers valid for the call.
         self.tensor("max_pool2d", |out| unsafe {
             (self.functions().max_pool2d)(input.pointer(), &options.to_abi(), out)
@@ -78,6 +82,7 @@ impl Device {
     ///
     /// When the shapes do not fit, or the device fails.
     pub fn matmul(&self, a: &Tensor, b: &Tensor, compute: Compute, dtype: DType) -> Result<Tensor, Error> {
+        self.owns("matmul", &[a, b])?;
         // SAFETY: the tensors are alive, and the pointers valid for the call.
         self.tensor("matmul", |out| unsafe {
             (self.functions().matmul)(a.pointer(), b.pointer(), &compute.to_abi(), dtype.to_abi(), out)
@@ -90,6 +95,7 @@ impl Device {
     ///
     /// When the device fails.
     pub fn softmax(&self, input: &Tensor, compute: Compute) -> Result<Tensor, Error> {
+        self.owns("softmax", &[input])?;
         // SAFETY: the tensor is alive, and the pointers valid for the call.
         self.tensor("softmax", |out| unsafe { (self.functions().softmax)(input.pointer(), &compute.to_abi(), out) })
     }
@@ -100,6 +106,7 @@ impl Device {
     ///
     /// When the shapes do not fit, or the device fails.
     pub fn rms_norm(&self, input: &Tensor, gamma: &Tensor, epsilon: f32, compute: Compute) -> Result<Tensor, Error> {
+        self.owns("rms_norm", &[input, gamma])?;
         // SAFETY: the tensors are alive, and the pointers valid for the call.
         self.tensor("rms_norm", |out| unsafe {
             (self.functions().rms_norm)(input.pointer(), gamma.pointer(), epsilon, &compute.to_abi(), out)
@@ -112,6 +119,7 @@ impl Device {
     ///
     /// When the shapes differ, or the device fails.
     pub fn add(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
+        self.owns("add", &[a, b])?;
         // SAFETY: the tensors are alive, and the pointer valid for the call.
         self.tensor("add", |out| unsafe { (self.functions().add)(a.pointer(), b.pointer(), out) })
     }
@@ -122,6 +130,7 @@ impl Device {
     ///
     /// When the shapes differ, or the device fails.
     pub fn eq(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
+        self.owns("eq", &[a, b])?;
         // SAFETY: the tensors are alive, and the pointer valid for the call.
         self.tensor("eq", |out| unsafe { (self.functions().eq)(a.pointer(), b.pointer(), out) })
     }
@@ -132,6 +141,7 @@ impl Device {
     ///
     /// When the shapes differ, or the device fails.
     pub fn multiply(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
+        self.owns("multiply", &[a, b])?;
         // SAFETY: the tensors are alive, and the pointer valid for the call.
         self.tensor("multiply", |out| unsafe { (self.functions().multiply)(a.pointer(), b.pointer(), out) })
     }
@@ -142,6 +152,7 @@ impl Device {
     ///
     /// When the last dimension is shorter than `k` or than TT-NN takes, or the device fails.
     pub fn topk(&self, input: &Tensor, k: usize) -> Result<(Tensor, Tensor), Error> {
+        self.owns("topk", &[input])?;
         let (mut values, mut indices) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the tensor is alive, and the pointers valid for the call.
         let status = unsafe { (self.functions().topk)(input.pointer(), u32_of(k), &mut values, &mut indices) };
@@ -158,6 +169,7 @@ impl Device {
     ///
     /// When the shapes do not fit, or the device fails. Numbers beyond the row are not noticed.
     pub fn gather(&self, input: &Tensor, indices: &Tensor) -> Result<Tensor, Error> {
+        self.owns("gather", &[input, indices])?;
         // SAFETY: the tensors are alive, and the pointer valid for the call.
         self.tensor("gather", |out| unsafe { (self.functions().gather)(input.pointer(), indices.pointer(), out) })
     }
@@ -169,6 +181,7 @@ impl Device {
     ///
     /// When the shapes do not fit, or the device fails. Numbers beyond the table are not noticed.
     pub fn embedding(&self, indices: &Tensor, table: &Tensor) -> Result<Tensor, Error> {
+        self.owns("embedding", &[indices, table])?;
         // SAFETY: the tensors are alive, and the pointer valid for the call.
         self.tensor("embedding", |out| unsafe { (self.functions().embedding)(indices.pointer(), table.pointer(), out) })
     }
@@ -179,6 +192,7 @@ impl Device {
     ///
     /// When their specs differ, or the device fails.
     pub fn copy(&self, from: &Tensor, to: &Tensor) -> Result<(), Error> {
+        self.owns("copy", &[from, to])?;
         // SAFETY: the tensors are alive.
         self.check("copy", unsafe { (self.functions().copy)(from.pointer(), to.pointer()) })
     }
@@ -217,6 +231,10 @@ impl Tensor {
     ///
     /// When `order` is not an order of the four dimensions, or the device fails.
     pub fn permute(&self, order: [usize; 4]) -> Result<Tensor, Error> {
+        if !(0..4).all(|dimension| order.contains(&dimension)) {
+            let reason = format!("{order:?} is not an order of four dimensions");
+            return Err(Error { operation: "permute", reason });
+        }
         let order = order.map(u32_of);
         // SAFETY: the tensor is alive, and the pointers valid for the call.
         self.device().tensor("permute", |out| unsafe {

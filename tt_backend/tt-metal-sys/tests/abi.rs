@@ -1,12 +1,13 @@
 //! The Rust side of the ABI against a double in C, compiled here: versions, errors, options field by field, and leaks.
 #![allow(clippy::unwrap_used)]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tt_metal_sys::{
-    Arch, Compute, Conv2dOptions, DType, DeviceOptions, Error, Layout, Library, LoadError, MaxPool2dOptions, Memory,
-    Spec, Usage,
+    Arch, Compute, Conv2dOptions, DType, DeviceOptions, Dispatch, Error, Fidelity, Layout, Library, LoadError,
+    MaxPool2dOptions, Memory, Spec, Usage,
 };
 
 /// Compiles the double, with definitions, into `folder`.
@@ -41,6 +42,18 @@ fn spec(shape: [usize; 4]) -> Spec {
     Spec { shape, dtype: DType::Bf16, layout: Layout::RowMajor, memory: Memory::Dram }
 }
 
+/// What the double compares with.
+const POOL: MaxPool2dOptions = MaxPool2dOptions {
+    height: 31,
+    width: 32,
+    channels: 33,
+    kernel: [34, 35],
+    stride: [36, 37],
+    padding: [38, 39],
+    dram_slices: 40,
+    output_memory: Memory::L1,
+};
+
 #[test]
 fn what_is_no_library_of_this_version_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -68,13 +81,22 @@ fn every_function_is_called_as_it_is_meant_and_nothing_leaks() {
     let reason = "No chips detected in the cluster".to_owned();
     assert_eq!(missing, Error { operation: "open device", reason });
 
-    let device = library.open(&DeviceOptions::default()).unwrap();
+    let options = DeviceOptions {
+        device_id: 5,
+        queues: 2,
+        dispatch: Dispatch::Ethernet,
+        l1_small_bytes: 6,
+        trace_region_bytes: 12_345_678_901,
+    };
+    let device = library.open(&options).unwrap();
     let a = device.allocate(spec([1, 1, 2, 3])).unwrap();
     assert_eq!(a.spec(), spec([1, 1, 2, 3]));
     device.write(1, &a, &[1u16, 2, 3, 4, 5, 6]).unwrap();
     assert!(device.write(0, &a, &[1u16]).is_err());
+    assert!(device.write(2, &a, &[1u16, 2, 3, 4, 5, 6]).is_err());
     let mut values = [0u16; 6];
-    device.read(0, &a, &mut values).unwrap();
+    assert!(device.read(0, &a, &mut values).is_err(), "written on queue 1");
+    device.read(1, &a, &mut values).unwrap();
     assert_eq!(values, [1, 2, 3, 4, 5, 6]);
     assert!(device.constant(spec([1, 1, 2, 3]), &[0.0; 6]).is_ok());
     assert!(device.constant(spec([1, 1, 2, 3]), &[0.0; 5]).is_err());
@@ -104,19 +126,22 @@ fn every_function_is_called_as_it_is_meant_and_nothing_leaks() {
     let failed = device.record_trace(|| Err::<(), _>(Error { operation: "work", reason: "its own".into() }));
     assert_eq!(failed.unwrap_err().operation, "work");
     device.synchronize().expect("the failed trace was ended");
+    let panicking = AssertUnwindSafe(|| device.record_trace(|| -> Result<(), Error> { panic!("on purpose") }));
+    assert!(catch_unwind(panicking).is_err());
+    device.synchronize().expect("that one too");
     let (usage, ()) = device.dry_run(|| Ok::<_, Error>(())).unwrap();
     assert_eq!(usage, Usage { circular_buffers: 1, l1_buffers: 2, l1_total: 3, dram_bytes: 4 });
 
     let options = Conv2dOptions {
-        height: 1,
-        width: 1,
+        height: 21,
+        width: 22,
         in_channels: 2,
         out_channels: 3,
-        kernel: [1, 1],
-        stride: [1, 1],
-        padding: [4, 5],
+        kernel: [23, 24],
+        stride: [25, 26],
+        padding: [27, 28],
         relu: true,
-        dram_slices: 6,
+        dram_slices: 29,
         input_layout: Layout::Tile,
         input_memory: Memory::L1,
         output_layout: Layout::RowMajor,
@@ -127,22 +152,18 @@ fn every_function_is_called_as_it_is_meant_and_nothing_leaks() {
     assert!(device.prepare_conv2d(&options, &[1.5; 5], &[2.5; 3]).is_err());
     let conv = device.prepare_conv2d(&options, &[1.5; 6], &[2.5; 3]).unwrap();
     assert_eq!(conv.run(&a).unwrap().spec().shape, [1, 1, 1, 3]);
-    let pool = MaxPool2dOptions {
-        height: 2,
-        width: 1,
-        channels: 3,
-        kernel: [9, 1],
-        stride: [1, 1],
-        padding: [4, 0],
-        dram_slices: 0,
-        output_memory: Memory::Dram,
-    };
-    assert!(device.max_pool2d(&a, &pool).is_ok());
-    assert!(device.max_pool2d(&a, &MaxPool2dOptions { kernel: [1, 9], ..pool }).is_err());
-    let product = device.matmul(&a, &a, Compute::HIFI4, DType::F32).unwrap().spec();
-    assert_eq!((product.shape, product.dtype), ([1, 1, 2, 3], DType::F32));
-    assert!(device.softmax(&a, Compute::HIFI4).is_ok());
-    assert!(device.rms_norm(&a, &a, 0.5, Compute::HIFI4).is_ok());
+    assert!(device.max_pool2d(&a, &POOL).is_ok());
+    assert!(device.max_pool2d(&a, &MaxPool2dOptions { kernel: [35, 34], ..POOL }).is_err());
+    let factor = device.allocate(spec([1, 1, 3, 4])).unwrap();
+    let product = device.matmul(&a, &factor, Compute::HIFI4, DType::F32).unwrap().spec();
+    assert_eq!((product.shape, product.dtype), ([1, 1, 2, 4], DType::F32));
+    drop(factor);
+    let three = Compute { fidelity: Fidelity::HiFi3, fp32_accumulation: false };
+    assert!(device.softmax(&a, three).is_ok());
+    let gamma = device.allocate(spec([1, 1, 1, 3])).unwrap();
+    let one = Compute { fidelity: Fidelity::LoFi, fp32_accumulation: false };
+    assert!(device.rms_norm(&a, &gamma, 0.5, one).is_ok());
+    drop(gamma);
     assert!(device.eq(&a, &a).is_ok() && device.multiply(&a, &a).is_ok() && device.add(&a, &a).is_ok());
     let wide = a.typecast(DType::F32).unwrap();
     assert_eq!((wide.spec().shape, wide.spec().dtype), ([1, 1, 2, 3], DType::F32));
@@ -157,8 +178,14 @@ fn every_function_is_called_as_it_is_meant_and_nothing_leaks() {
     let gathered = device.gather(&wide, &indices).unwrap().spec();
     assert_eq!((gathered.shape, gathered.dtype), ([1, 1, 2, 2], DType::F32));
     assert_eq!(device.embedding(&indices, &a).unwrap().spec().shape, [1, 1, 2, 3]);
-    assert_eq!(a.slice([0, 0, 1, 1], [1, 1, 2, 3]).unwrap().spec().shape, [1, 1, 1, 2]);
-    assert_eq!(a.permute([0, 1, 3, 2]).unwrap().spec().shape, [1, 1, 3, 2]);
+    let four = device.allocate(spec([6, 7, 8, 9])).unwrap();
+    assert_eq!(four.slice([1, 2, 3, 4], [6, 6, 6, 6]).unwrap().spec().shape, [5, 4, 3, 2]);
+    assert_eq!(four.permute([3, 1, 0, 2]).unwrap().spec().shape, [9, 7, 6, 8]);
+    for order in [[0, 1, 2, 2], [0, 1, 2, 4]] {
+        assert!(four.permute(order).unwrap_err().reason.contains("is not an order"));
+    }
+    assert_eq!(four.reshape([9, 8, 7, 6]).unwrap().spec().shape, [9, 8, 7, 6]);
+    drop(four);
     assert_eq!(a.to_layout(Layout::Tile).unwrap().spec().layout, Layout::Tile);
     assert_eq!(a.to_memory(Memory::L1).unwrap().spec().memory, Memory::L1);
     assert!(a.to_memory(Memory::L1Sharded).is_err());
@@ -174,4 +201,37 @@ fn every_function_is_called_as_it_is_meant_and_nothing_leaks() {
     assert_eq!(alive(&path), (1, 1));
     drop(b);
     assert_eq!(alive(&path), (0, 0));
+}
+
+/// Whatever belongs to a device dies with it.
+#[test]
+fn operands_of_another_device_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = Library::load_from(&double(folder.path(), &[])).unwrap();
+    let (first, second) =
+        (library.open(&DeviceOptions::default()).unwrap(), library.open(&DeviceOptions::default()).unwrap());
+    let (a, b) = (first.allocate(spec([1, 1, 2, 2])).unwrap(), second.allocate(spec([1, 1, 2, 2])).unwrap());
+    let event = first.record_event(1).unwrap();
+    assert!(second.add(&b, &b).is_ok());
+    let refused = |result: Result<(), Error>| {
+        let error = result.unwrap_err();
+        assert!(error.reason.contains("another device"), "{error}");
+    };
+    refused(second.wait_for_event(0, &event));
+    refused(second.write(0, &a, &[0u16; 4]));
+    refused(second.read(0, &a, &mut [0u16; 4]));
+    refused(second.softmax(&a, Compute::HIFI4).map(drop));
+    for (x, y) in [(&a, &b), (&b, &a)] {
+        refused(second.add(x, y).map(drop));
+        refused(second.eq(x, y).map(drop));
+        refused(second.multiply(x, y).map(drop));
+        refused(second.matmul(x, y, Compute::HIFI4, DType::Bf16).map(drop));
+        refused(second.rms_norm(x, y, 0.5, Compute::HIFI4).map(drop));
+        refused(second.gather(x, y).map(drop));
+        refused(second.embedding(x, y).map(drop));
+        refused(second.copy(x, y));
+    }
+    refused(second.max_pool2d(&a, &POOL).map(drop));
+    refused(second.topk(&a, 2).map(drop));
+    drop((a, b, event));
 }

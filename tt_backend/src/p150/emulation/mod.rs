@@ -7,8 +7,10 @@
 //! - Shapes, layouts and memory are checked as TT-NN does, and where TT-NN is lax, more strictly: what passes here is meant to
 //!   pass there.
 //! - Traces are modelled: while one is recorded nothing is computed; every program must have run before; nothing may be
-//!   allocated for keeps, written or read. A tensor that only the trace knew loses its values after the replay.
-//! - Two queues are modelled: what was written on the upload queue may only be used after its event was waited for.
+//!   allocated for keeps, written or read.
+//! - The memory of traces is modelled: a tensor that only traces know loses its values after the replay. A replay may overwrite
+//!   what traces gave that were recorded after it, for they may lie where it had its own in between. While there is a
+//!   trace nothing is allocated or run outside of it.
 //!
 //! `rules`: what is accepted. `compute`: what is computed. `gemm`: the product under both convolution and matmul.
 
@@ -24,7 +26,7 @@ use std::rc::Rc;
 use half::bf16;
 use tt_metal_sys::{Compute, Conv2dOptions, DType, Layout, MaxPool2dOptions, Memory, Spec};
 
-use super::device::{Device, DeviceError, Queue, Result};
+use super::device::{Device, DeviceError, Result};
 
 /// Values of a tensor, row-major whatever its layout.
 #[derive(Clone, Debug)]
@@ -76,8 +78,11 @@ struct Inner {
     spec: Spec,
     /// `None` before the first operation that fills it, and after a trace is through with it.
     values: RefCell<Option<Values>>,
-    /// Number of the upload that wrote it last, if nothing has waited for it.
-    upload: Cell<u64>,
+    /// How often traces name it.
+    named: Cell<usize>,
+    /// Number of the trace that gave it, and of the replay that filled it last; 0 outside of traces.
+    trace: Cell<usize>,
+    replay: Cell<usize>,
 }
 
 impl fmt::Debug for Tensor {
@@ -88,7 +93,8 @@ impl fmt::Debug for Tensor {
 
 impl Tensor {
     fn new(spec: Spec, values: Option<Values>) -> Self {
-        Self(Rc::new(Inner { spec, values: RefCell::new(values), upload: Cell::new(0) }))
+        let values = RefCell::new(values);
+        Self(Rc::new(Inner { spec, values, named: Cell::new(0), trace: Cell::new(0), replay: Cell::new(0) }))
     }
 
     fn values(&self, operation: &'static str) -> Result<std::cell::Ref<'_, Values>> {
@@ -116,9 +122,26 @@ struct Step {
     outputs: Vec<Tensor>,
 }
 
+impl Step {
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.inputs.iter().chain(&self.outputs)
+    }
+}
+
 /// A recorded sequence.
 pub(super) struct Trace {
+    /// Traces are counted from 1 in the order in which they are recorded.
+    number: usize,
     steps: Vec<Step>,
+    /// How many traces there are.
+    alive: Rc<Cell<usize>>,
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        self.alive.set(self.alive.get() - 1);
+        self.steps.iter().flat_map(Step::tensors).for_each(|tensor| tensor.0.named.update(|count| count - 1));
+    }
 }
 
 impl fmt::Debug for Trace {
@@ -127,23 +150,32 @@ impl fmt::Debug for Trace {
     }
 }
 
-/// A point in the upload queue: the number of its last write.
-#[derive(Debug)]
-pub(super) struct Event(u64);
-
 /// The emulated card.
 #[derive(Default)]
 pub(super) struct Emulation {
     /// Operations with shapes and options that have run.
     programs: RefCell<HashSet<String>>,
-    recording: RefCell<Option<Vec<Step>>>,
-    uploads: Cell<u64>,
-    /// The last upload that the work queue has waited for.
-    arrived: Cell<u64>,
+    recording: RefCell<Option<Trace>>,
+    /// How many traces there are, and were.
+    traces: Rc<Cell<usize>>,
+    recorded: Cell<usize>,
+    /// Numbers of the traces that were replayed, in that order.
+    replayed: RefCell<Vec<usize>>,
     /// What makes the next replay fail, for tests of failures.
     pub(super) failure: RefCell<Option<DeviceError>>,
-    /// Whether reshapes shift all elements by one, for tests of the self test.
-    pub(super) reshape_fault: RefCell<bool>,
+    /// The operation that shifts its values by one, for tests of the self test.
+    pub(super) fault: Cell<Option<&'static str>>,
+    /// What is done in [`Device::synchronize`], and when the card is closed.
+    pub(super) on_synchronize: Cell<Option<fn()>>,
+    pub(super) on_close: Cell<Option<Box<dyn FnOnce()>>>,
+}
+
+impl Drop for Emulation {
+    fn drop(&mut self) {
+        if let Some(closes) = self.on_close.take() {
+            closes();
+        }
+    }
 }
 
 impl fmt::Debug for Emulation {
@@ -162,6 +194,11 @@ impl Emulation {
         self.programs.borrow().len()
     }
 
+    /// Numbers of the traces that were replayed, in that order.
+    pub(super) fn replayed(&self) -> Vec<usize> {
+        self.replayed.borrow().clone()
+    }
+
     /// What only tests write.
     pub(super) fn write_f32(&self, to: &Tensor, data: &[f32]) {
         *to.0.values.borrow_mut() = Some(Values::of(to.0.spec.dtype, data.to_vec()));
@@ -177,6 +214,8 @@ impl Emulation {
         work: impl Fn(&[Tensor]) -> Result<Vec<Values>> + 'static,
     ) -> Result<Vec<Tensor>> {
         let outputs: Vec<Tensor> = outputs.iter().map(|&spec| Tensor::new(spec, None)).collect();
+        let recording = self.recording.borrow().as_ref().map_or(0, |trace| trace.number);
+        outputs.iter().for_each(|output| output.0.trace.set(recording));
         self.run_into(name, options, inputs, &outputs, work)?;
         Ok(outputs)
     }
@@ -192,13 +231,15 @@ impl Emulation {
         let program = format!("{name} {options:?} {inputs:?}");
         let inputs = inputs.iter().map(|&tensor| tensor.clone()).collect();
         let step = Step { name, work: Rc::new(work), inputs, outputs: outputs.to_vec() };
-        if let Some(steps) = self.recording.borrow_mut().as_mut() {
+        if let Some(trace) = self.recording.borrow_mut().as_mut() {
             if !self.programs.borrow().contains(&program) {
                 return Err(refuse(name, format!("compiled while a trace is recorded: {program}")));
             }
-            steps.push(step);
+            step.tensors().for_each(|tensor| tensor.0.named.update(|count| count + 1));
+            trace.steps.push(step);
             return Ok(());
         }
+        self.not_beside_traces(name)?;
         self.programs.borrow_mut().insert(program);
         self.execute(&step)
     }
@@ -249,16 +290,41 @@ impl Emulation {
     }
 
     fn execute(&self, step: &Step) -> Result<()> {
-        for input in &step.inputs {
-            if input.0.upload.get() > self.arrived.get() {
-                return Err(refuse(step.name, format!("{input:?} is read before its upload was waited for")));
-            }
+        step.inputs.iter().try_for_each(|input| self.intact(step.name, input))?;
+        let mut values = (step.work)(&step.inputs)?;
+        if self.fault.get() == Some(step.name) {
+            values.iter_mut().for_each(|values| match values {
+                Values::Float(values) => values.rotate_left(1),
+                Values::Half(values) => values.rotate_left(1),
+                Values::Word(values) => values.rotate_left(1),
+            });
         }
-        let values = (step.work)(&step.inputs)?;
         for (output, values) in step.outputs.iter().zip(values) {
             *output.0.values.borrow_mut() = Some(values);
+            output.0.replay.set(self.replayed.borrow().len());
         }
         Ok(())
+    }
+
+    /// Whether no trace was replayed that may have overwritten what another one gave.
+    fn intact(&self, operation: &'static str, tensor: &Tensor) -> Result<()> {
+        let (trace, replay) = (tensor.0.trace.get(), tensor.0.replay.get());
+        match self.replayed.borrow().iter().skip(replay).find(|&&replayed| replayed < trace) {
+            Some(other) => Err(refuse(
+                operation,
+                format!("{tensor:?} of trace {trace} may be overwritten by a replay of trace {other}"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// What is allocated while there are traces may lie where one of them has its own.
+    fn not_beside_traces(&self, operation: &'static str) -> Result<()> {
+        self.not_while_recording(operation)?;
+        match self.traces.get() {
+            0 => Ok(()),
+            traces => Err(refuse(operation, format!("there are {traces} traces, which may overwrite it"))),
+        }
     }
 
     fn not_while_recording(&self, operation: &'static str) -> Result<()> {
@@ -268,13 +334,9 @@ impl Emulation {
         }
     }
 
-    fn fill(&self, operation: &'static str, queue: Queue, to: &Tensor, values: Values, bytes: usize) -> Result<()> {
+    fn fill(&self, operation: &'static str, to: &Tensor, values: Values, bytes: usize) -> Result<()> {
         self.not_while_recording(operation)?;
         rules::host_access(operation, to.0.spec, bytes)?;
-        if queue == Queue::Upload {
-            self.uploads.set(self.uploads.get() + 1);
-            to.0.upload.set(self.uploads.get());
-        }
         *to.0.values.borrow_mut() = Some(values);
         Ok(())
     }
@@ -288,7 +350,6 @@ fn only(mut outputs: Vec<Tensor>) -> Tensor {
 impl Device for Emulation {
     type Tensor = Tensor;
     type Conv = Rc<Conv>;
-    type Event = Event;
     type Trace = Trace;
 
     fn spec(&self, tensor: &Tensor) -> Spec {
@@ -296,7 +357,7 @@ impl Device for Emulation {
     }
 
     fn allocate(&self, spec: Spec) -> Result<Tensor> {
-        self.not_while_recording("allocate")?;
+        self.not_beside_traces("allocate")?;
         // Undefined values, which here are NaN: they would be noticed wherever they came out.
         let values = match spec.dtype {
             DType::Bf16 | DType::F32 => Values::Float(vec![f32::NAN; spec.volume()]),
@@ -307,28 +368,29 @@ impl Device for Emulation {
     }
 
     fn constant(&self, spec: Spec, values: &[f32]) -> Result<Tensor> {
-        self.not_while_recording("constant")?;
+        self.not_beside_traces("constant")?;
         if spec.dtype != DType::Bf16 || values.len() != spec.volume() {
             return Err(refuse("constant", format!("{} values for {spec:?}", values.len())));
         }
         Ok(Tensor::new(spec, Some(Values::of(spec.dtype, values.to_vec()))))
     }
 
-    fn write(&self, queue: Queue, to: &Tensor, data: &[u16]) -> Result<()> {
+    fn write(&self, to: &Tensor, data: &[u16]) -> Result<()> {
         let values = match to.0.spec.dtype {
             DType::Bf16 => Values::Float(data.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect()),
             _ => Values::Half(data.to_vec()),
         };
-        self.fill("write", queue, to, values, size_of_val(data))
+        self.fill("write", to, values, size_of_val(data))
     }
 
-    fn write_u32(&self, queue: Queue, to: &Tensor, data: &[u32]) -> Result<()> {
-        self.fill("write", queue, to, Values::Word(data.to_vec()), size_of_val(data))
+    fn write_u32(&self, to: &Tensor, data: &[u32]) -> Result<()> {
+        self.fill("write", to, Values::Word(data.to_vec()), size_of_val(data))
     }
 
     fn read(&self, from: &Tensor, data: &mut [u16]) -> Result<()> {
         self.not_while_recording("read")?;
         rules::host_access("read", from.0.spec, size_of_val(data))?;
+        self.intact("read", from)?;
         match &*from.values("read")? {
             Values::Float(values) => {
                 data.iter_mut().zip(values).for_each(|(bits, &value)| *bits = bf16::from_f32(value).to_bits());
@@ -341,31 +403,27 @@ impl Device for Emulation {
     fn read_f32(&self, from: &Tensor, data: &mut [f32]) -> Result<()> {
         self.not_while_recording("read")?;
         rules::host_access("read", from.0.spec, size_of_val(data))?;
+        self.intact("read", from)?;
         data.copy_from_slice(&from.values("read")?.floats());
         Ok(())
     }
 
-    fn record_event(&self, queue: Queue) -> Result<Event> {
-        Ok(Event(if queue == Queue::Upload { self.uploads.get() } else { 0 }))
-    }
-
-    fn wait_for_event(&self, queue: Queue, event: &Event) -> Result<()> {
-        if queue == Queue::Work {
-            self.arrived.set(self.arrived.get().max(event.0));
-        }
-        Ok(())
-    }
-
     fn synchronize(&self) -> Result<()> {
+        if let Some(done) = self.on_synchronize.get() {
+            done();
+        }
         self.not_while_recording("synchronize")
     }
 
     fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(Trace, T)> {
         self.not_while_recording("begin trace")?;
-        *self.recording.borrow_mut() = Some(Vec::new());
+        self.traces.update(|count| count + 1);
+        self.recorded.update(|count| count + 1);
+        let trace = Trace { number: self.recorded.get(), steps: Vec::new(), alive: Rc::clone(&self.traces) };
+        *self.recording.borrow_mut() = Some(trace);
         let done = work();
-        let steps = self.recording.borrow_mut().take().unwrap_or_default();
-        Ok((Trace { steps }, done?))
+        let trace = self.recording.borrow_mut().take().expect("only this function ends it");
+        Ok((trace, done?))
     }
 
     fn replay(&self, trace: &Trace) -> Result<()> {
@@ -373,17 +431,13 @@ impl Device for Emulation {
         if let Some(failure) = self.failure.borrow_mut().take() {
             return Err(failure);
         }
+        self.replayed.borrow_mut().push(trace.number);
         for step in &trace.steps {
             self.execute(step)?;
         }
-        // What nobody holds but the trace has been given to somebody else.
-        let mut held = std::collections::HashMap::new();
-        let tensors = || trace.steps.iter().flat_map(|step| step.inputs.iter().chain(&step.outputs));
-        for tensor in tensors() {
-            *held.entry(Rc::as_ptr(&tensor.0)).or_insert(0) += 1;
-        }
-        for tensor in tensors() {
-            if Rc::strong_count(&tensor.0) == held[&Rc::as_ptr(&tensor.0)] {
+        // What nobody holds but traces has been given to somebody else.
+        for tensor in trace.steps.iter().flat_map(Step::tensors) {
+            if Rc::strong_count(&tensor.0) == tensor.0.named.get() {
                 *tensor.0.values.borrow_mut() = None;
             }
         }
@@ -391,7 +445,7 @@ impl Device for Emulation {
     }
 
     fn prepare_conv2d(&self, options: &Conv2dOptions, weights: &[f32], bias: &[f32]) -> Result<Rc<Conv>> {
-        self.not_while_recording("prepare conv2d")?;
+        self.not_beside_traces("prepare conv2d")?;
         rules::conv2d_weights(options, weights.len(), bias.len())?;
         let Conv2dOptions { in_channels, out_channels, kernel: [rows, columns], .. } = *options;
         let rounded = |value: f32| bf16::from_f32(value).to_f32();
@@ -453,14 +507,7 @@ impl Device for Emulation {
 
     fn reshape(&self, input: &Tensor, shape: [usize; 4]) -> Result<Tensor> {
         let output = rules::reshape(input.0.spec, shape)?;
-        let fault = *self.reshape_fault.borrow();
-        let work = move |inputs: &[Tensor]| {
-            let mut values = inputs[0].values("reshape")?.clone();
-            if let (Values::Float(values), true) = (&mut values, fault) {
-                values.rotate_left(1);
-            }
-            Ok(vec![values])
-        };
+        let work = |inputs: &[Tensor]| Ok(vec![inputs[0].values("reshape")?.clone()]);
         Ok(only(self.run("reshape", shape, &[input], &[output], work)?))
     }
 

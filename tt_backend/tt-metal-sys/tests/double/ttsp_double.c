@@ -1,7 +1,8 @@
 /* A test double of the C ABI: it keeps shapes and bytes, computes nothing, counts what is alive, and fails on demand.
  *
  * Compiled by tests/abi.rs against the real header, so that a function whose signature differs does not compile.
- * -DDOUBLE_VERSION=n changes the version that it claims, -DDOUBLE_INCOMPLETE leaves a function out.
+ * -DDOUBLE_VERSION=n changes the version that it claims, -DDOUBLE_INCOMPLETE leaves a function out. Structs are compared
+ * here, field by field with what tests/abi.rs gives: a test in Rust would see its own mistakes twice.
  */
 #include "ttsp.h"
 
@@ -13,8 +14,8 @@
 #define DOUBLE_VERSION TTSP_ABI_VERSION
 #endif
 
-struct ttsp_device { int recording; };
-struct ttsp_tensor { ttsp_spec spec; unsigned char *bytes; };
+struct ttsp_device { int recording; uint32_t queues; };
+struct ttsp_tensor { ttsp_spec spec; unsigned char *bytes; uint32_t queue; /* of the last write */ };
 struct ttsp_conv { ttsp_conv2d_options options; };
 struct ttsp_event { uint32_t queue; };
 struct ttsp_trace { ttsp_device *device; int replays; };
@@ -77,11 +78,21 @@ int ttsp_mock(void) { return TTSP_OK; }
 #endif
 
 int ttsp_device_open(const ttsp_device_options *options, ttsp_device **out) {
-    if (options->device_id != 0) {
+    /* Card 5 is for the one that knows how. */
+    const ttsp_device_options due = {.device_id = 5, .queues = 2, .dispatch = TTSP_DISPATCH_ETHERNET,
+                                     .l1_small_bytes = 6, .trace_region_bytes = 12345678901ull};
+    if (options->device_id == 5 && memcmp(options, &due, sizeof due) != 0) {
+        return fail("other options");
+    }
+    if (options->device_id == 7) {
+        return fail("Root Directory is not set.");
+    }
+    if (options->device_id != 0 && options->device_id != 5) {
         return fail("No chips detected in the cluster");
     }
     ++alive_devices;
     *out = calloc(1, sizeof **out);
+    (*out)->queues = options->queues;
     return TTSP_OK;
 }
 
@@ -134,18 +145,20 @@ void ttsp_tensor_free(ttsp_tensor *t) {
 }
 
 int ttsp_write(ttsp_device *device, uint32_t queue, const ttsp_tensor *to, const void *data, size_t bytes) {
-    if (queue > 1 || bytes != bytes_of(&to->spec)) {
+    if (queue >= device->queues || bytes != bytes_of(&to->spec)) {
         return fail("a write of another length");
     }
-    (void)device;
     memcpy(to->bytes, data, bytes);
+    ((ttsp_tensor *)to)->queue = queue;
     return TTSP_OK;
 }
 
 int ttsp_read(ttsp_device *device, uint32_t queue, const ttsp_tensor *from, void *data, size_t bytes) {
-    (void)device;
-    if (queue > 1 || bytes != bytes_of(&from->spec)) {
+    if (queue >= device->queues || bytes != bytes_of(&from->spec)) {
         return fail("a read of another length");
+    }
+    if (queue != from->queue) {
+        return fail("another queue than that of the write");
     }
     memcpy(data, from->bytes, bytes);
     return TTSP_OK;
@@ -198,9 +211,13 @@ int ttsp_dry_run_end(ttsp_device *device, ttsp_usage *out) {
 int ttsp_conv2d_prepare(ttsp_device *device, const ttsp_conv2d_options *options, const float *weights,
                         size_t weight_count, const float *bias, size_t bias_count, ttsp_conv **out) {
     (void)device;
-    if (weights[0] != 1.5f || weight_count != 6 || bias[0] != 2.5f || bias_count != 3 || options->out_channels != 3 ||
-        options->padding[1] != 5 || options->output_memory != TTSP_L1_SHARDED || options->output_dtype != TTSP_F32 ||
-        options->compute.fidelity != 2) {
+    const ttsp_conv2d_options due = {
+        .height = 21, .width = 22, .in_channels = 2, .out_channels = 3, .kernel = {23, 24}, .stride = {25, 26},
+        .padding = {27, 28}, .relu = 1, .dram_slices = 29, .input_layout = TTSP_TILE, .input_memory = TTSP_L1,
+        .output_layout = TTSP_ROW_MAJOR, .output_dtype = TTSP_F32, .output_memory = TTSP_L1_SHARDED,
+        .compute = {.fidelity = 2, .fp32_accumulation = 1}};
+    if (weights[0] != 1.5f || weight_count != 6 || bias[0] != 2.5f || bias_count != 3 ||
+        memcmp(options, &due, sizeof due) != 0) {
         return fail("other options");
     }
     *out = make(sizeof **out);
@@ -216,25 +233,31 @@ int ttsp_conv2d(const ttsp_conv *conv, const ttsp_tensor *input, ttsp_tensor **o
 }
 
 int ttsp_max_pool2d(const ttsp_tensor *input, const ttsp_max_pool2d_options *options, ttsp_tensor **out) {
-    return options->kernel[0] == 9 && options->output_memory == TTSP_DRAM ? like(input, NULL, out) : fail("options");
+    const ttsp_max_pool2d_options due = {.height = 31, .width = 32, .channels = 33, .kernel = {34, 35},
+                                         .stride = {36, 37}, .padding = {38, 39}, .dram_slices = 40,
+                                         .output_memory = TTSP_L1};
+    return memcmp(options, &due, sizeof due) == 0 ? like(input, NULL, out) : fail("other options");
 }
 
 int ttsp_matmul(const ttsp_tensor *a, const ttsp_tensor *b, const ttsp_compute *compute, uint32_t dtype,
                 ttsp_tensor **out) {
     ttsp_spec spec = {{a->spec.shape[0], a->spec.shape[1], a->spec.shape[2], b->spec.shape[3]}, dtype, TTSP_TILE, 0};
+    if (a->spec.shape[3] != b->spec.shape[2]) {
+        return fail("shapes");
+    }
     return compute->fidelity == 4 && compute->fp32_accumulation == 1 ? tensor(&spec, out) : fail("compute");
 }
 
 int ttsp_softmax(const ttsp_tensor *input, const ttsp_compute *compute, ttsp_tensor **out) {
-    (void)compute;
-    return like(input, NULL, out);
+    return compute->fidelity == 3 && compute->fp32_accumulation == 0 ? like(input, NULL, out) : fail("compute");
 }
 
 int ttsp_rms_norm(const ttsp_tensor *input, const ttsp_tensor *gamma, float epsilon, const ttsp_compute *compute,
                   ttsp_tensor **out) {
-    (void)gamma;
-    (void)compute;
-    return epsilon == 0.5f ? like(input, NULL, out) : fail("epsilon");
+    if (gamma->spec.shape[2] != 1 || gamma->spec.shape[3] != input->spec.shape[3]) {
+        return fail("gamma");
+    }
+    return epsilon == 0.5f && compute->fidelity == 1 ? like(input, NULL, out) : fail("epsilon or compute");
 }
 
 int ttsp_slice(const ttsp_tensor *input, const uint32_t begin[4], const uint32_t end[4], ttsp_tensor **out) {
