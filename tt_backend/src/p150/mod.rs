@@ -28,6 +28,8 @@ mod resize;
 mod sample;
 mod self_test;
 mod session;
+#[cfg(test)]
+mod side_by_side;
 mod suppress;
 #[cfg(test)]
 mod tests;
