@@ -158,7 +158,7 @@ fn open_session(
     let name = format!("p150, {columns}x{rows} cores, TT-NN {}", library.ttnn_version());
     let session = (|| {
         let device = Ttnn::new(device, QUEUES);
-        self_test::run(&device, size)?;
+        self_test::run(&device, weights, size)?;
         let mut session = Session::new(device, weights, size)?;
         session.prepare(&PREPARED_SIZES, &PREPARED_RADII)?;
         Ok(session)

@@ -13,6 +13,7 @@ use super::device::{Device, DeviceError, Queue};
 use super::emulation::Emulation;
 use super::network::{self, Network};
 use super::resize::{Resize, plane_spec};
+use super::self_test::correlation;
 use super::session::{MAX_SIZES, Session};
 use super::suppress;
 use super::ttnn::Ttnn;
@@ -61,19 +62,6 @@ pub(super) fn photo(name: &str) -> (Size, Vec<u8>) {
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     let info = reader.next_frame(&mut pixels).unwrap();
     (Size::new(info.height as usize, info.width as usize), pixels)
-}
-
-/// Pearson's correlation.
-pub(super) fn correlation(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let mean = |values: &[f32]| values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64;
-    let (mean_a, mean_b) = (mean(a), mean(b));
-    let (mut ab, mut aa, mut bb) = (0.0, 0.0, 0.0);
-    for (&a, &b) in a.iter().zip(b) {
-        let (a, b) = (f64::from(a) - mean_a, f64::from(b) - mean_b);
-        (ab, aa, bb) = (ab + a * b, aa + a * a, bb + b * b);
-    }
-    ab / (aa * bb).sqrt()
 }
 
 /// F1 of two sets of keypoints, each keypoint matched to a free one within 2 pixels, the nearest first.
