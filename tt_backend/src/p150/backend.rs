@@ -158,7 +158,7 @@ fn open_session(
     let session = (|| {
         let device = Ttnn::new(device);
         step();
-        self_test::run(&device, size)?;
+        self_test::run(&device, weights, size)?;
         step();
         let mut session = Session::new(device, weights, size)?;
         step();

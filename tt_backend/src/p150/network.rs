@@ -8,8 +8,9 @@
 //!   -> descriptor head           [1, 1, cells, 256], L2 norm
 //! ```
 //!
-//! Numbers: weights and activations in bf16, products in two passes (HiFi2), sums in fp32. The port that is published for
-//! this card measured that fewer passes or weights of 8 bits, even in the first block alone, cost the score map its
+//! Numbers: weights and activations in bf16, products in two passes (HiFi2), sums in fp32. Two passes take 7 significant bits
+//! of the map and cut the eighth off, so the first convolution, whose pixels have 8, takes four (HiFi4). The port that is
+//! published for this card measured that fewer passes or weights of 8 bits, even in the first block alone, cost the score map its
 //! correlation with fp32 (0.91 or less, against 0.997). Logits and scores are in fp32: in bf16 a logit of 8 is off by up to
 //! 1/64, which is one or two hundredths of its score, and exchanges many of the keypoints around the last that is kept.
 
@@ -63,7 +64,10 @@ impl<D: Device> Network<D> {
             // A pool leaves its output where its own block's maps are.
             let input_block = if first { block.saturating_sub(1) } else { block };
             let input_memory = block_memory(input_block);
-            let options = options(conv, map_size(frame, block), SLICES[block], input_layout, input_memory);
+            let mut options = options(conv, map_size(frame, block), SLICES[block], input_layout, input_memory);
+            if index == 0 {
+                options.compute = Compute::HIFI4;
+            }
             prepare(device, conv, scale, &options)
         });
         let cells = frame.cells();

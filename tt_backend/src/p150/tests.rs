@@ -15,6 +15,7 @@ use super::device::{Device, DeviceError};
 use super::emulation::Emulation;
 use super::network::{self, Network};
 use super::resize::{Resize, plane_spec};
+use super::self_test::correlation;
 use super::session::{MAX_SIZES, Session};
 use super::suppress;
 use super::ttnn::Ttnn;
@@ -31,12 +32,12 @@ use crate::{Backend, Detections, Error, Params, Plane, Postprocess, Size, cpu};
 /// A frame whose sides are whole tiles and differ, small enough for many runs.
 const SMALL: Size = Size::new(64, 96);
 
-fn weights() -> Weights {
+pub(super) fn weights() -> Weights {
     Weights::bundled().unwrap()
 }
 
 /// Repeatable numbers of 0 to 1.
-fn noise(seed: u32) -> impl FnMut() -> f32 {
+pub(super) fn noise(seed: u32) -> impl FnMut() -> f32 {
     let mut state = seed;
     move || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -44,7 +45,7 @@ fn noise(seed: u32) -> impl FnMut() -> f32 {
     }
 }
 
-fn bits(values: &[f32]) -> Vec<u16> {
+pub(super) fn bits(values: &[f32]) -> Vec<u16> {
     values.iter().map(|&value| bf16::from_f32(value).to_bits()).collect()
 }
 
@@ -57,25 +58,12 @@ fn read(device: &Emulation, tensor: &<Emulation as Device>::Tensor) -> Vec<f32> 
 }
 
 /// A picture of the fixtures: its size and its 8-bit samples.
-fn photo(name: &str) -> (Size, Vec<u8>) {
+pub(super) fn photo(name: &str) -> (Size, Vec<u8>) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     let mut reader = png::Decoder::new(BufReader::new(File::open(path).unwrap())).read_info().unwrap();
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     let info = reader.next_frame(&mut pixels).unwrap();
     (Size::new(info.height as usize, info.width as usize), pixels)
-}
-
-/// Pearson's correlation.
-fn correlation(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let mean = |values: &[f32]| values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64;
-    let (mean_a, mean_b) = (mean(a), mean(b));
-    let (mut ab, mut aa, mut bb) = (0.0, 0.0, 0.0);
-    for (&a, &b) in a.iter().zip(b) {
-        let (a, b) = (f64::from(a) - mean_a, f64::from(b) - mean_b);
-        (ab, aa, bb) = (ab + a * b, aa + a * a, bb + b * b);
-    }
-    ab / (aa * bb).sqrt()
 }
 
 /// F1 of two sets of keypoints, each keypoint matched to a free one within 2 pixels, the nearest first.
@@ -122,7 +110,7 @@ fn folding_and_suppression_are_the_hosts_bit_by_bit() {
             memory: Memory::Dram,
         };
         let tensor = device.allocate(spec).unwrap();
-        device.write_f32(&tensor, &probabilities);
+        device.overwrite(&tensor, &probabilities);
         let tensor = device.to_layout(&tensor, Layout::Tile).unwrap();
         let scores = network::fold(&device, &tensor, SMALL).unwrap();
 
@@ -152,7 +140,68 @@ fn folding_and_suppression_are_the_hosts_bit_by_bit() {
     }
 }
 
-fn resized_by_the_host(plane: &Plane<'_>, frame: Size) -> Vec<f32> {
+/// A tensor of any layout and format that holds `values`.
+fn tensor(device: &Emulation, spec: Spec, values: &[f32]) -> <Emulation as Device>::Tensor {
+    let tensor = device.allocate(spec).unwrap();
+    device.overwrite(&tensor, values);
+    tensor
+}
+
+/// One tile.
+const TILE: Spec = Spec { shape: [1, 1, 32, 32], dtype: DType::Bf16, layout: Layout::Tile, memory: Memory::Dram };
+
+/// A matrix of 32 x 32 with these numbers at the start of its first row or column.
+fn first(values: &[f32], stride: usize) -> Vec<f32> {
+    let mut matrix = vec![0.0; 32 * 32];
+    values.iter().enumerate().for_each(|(index, &value)| matrix[index * stride] = value);
+    matrix
+}
+
+// What a simulator of the card showed, and the emulation had otherwise.
+
+#[test]
+fn two_passes_cut_the_left_operand_to_seven_bits() {
+    let device = Emulation::default();
+    let product = |left: f32, right: f32, compute| {
+        let (left, right) = (tensor(&device, TILE, &first(&[left], 1)), tensor(&device, TILE, &first(&[right], 1)));
+        read(&device, &device.matmul(&left, &right, compute, DType::F32).unwrap())[0]
+    };
+    assert_eq!(product(255.0, 1.0, Compute::HIFI2), 254.0);
+    assert_eq!(product(-255.0, 1.0, Compute::HIFI2), -254.0);
+    assert_eq!(product(127.0, 1.0, Compute::HIFI2), 127.0);
+    assert_eq!(product(1.0, 255.0, Compute::HIFI2), 255.0);
+    assert_eq!(product(255.0, 1.0, Compute::HIFI4), 255.0);
+}
+
+#[test]
+fn the_packer_rounds_ties_away_and_a_typecast_to_even() {
+    let device = Emulation::default();
+    let tie = 1.0 + 1.0 / 256.0;
+    let left = tensor(&device, TILE, &first(&[1.0, 1.0 / 256.0], 1));
+    let right = tensor(&device, TILE, &first(&[1.0, 1.0], 32));
+    let product = |dtype| device.matmul(&left, &right, Compute::HIFI4, dtype).unwrap();
+    assert_eq!(read(&device, &product(DType::Bf16))[0], 1.0 + 1.0 / 128.0);
+    let exact = product(DType::F32);
+    assert_eq!(read(&device, &exact)[0], tie);
+    assert_eq!(read(&device, &device.typecast(&exact, DType::Bf16).unwrap())[0], 1.0);
+}
+
+#[test]
+fn a_row_major_transpose_cuts_fp32_to_eleven_bits_and_one_in_tiles_does_not() {
+    let device = Emulation::default();
+    let values: Vec<f32> = (0..32 * 32).map(|index| 1.0 + index as f32 / 8192.0).collect();
+    let transposed = |layout| {
+        let map = tensor(&device, Spec { dtype: DType::F32, layout, ..TILE }, &values);
+        read(&device, &device.permute(&map, [0, 1, 3, 2]).unwrap())
+    };
+    let expected: Vec<f32> = (0..32 * 32).map(|index| values[index % 32 * 32 + index / 32]).collect();
+    assert_eq!(transposed(Layout::Tile), expected);
+    let cut: Vec<f32> = expected.iter().map(|value| f32::from_bits(value.to_bits() & !0x1fff)).collect();
+    assert_eq!(transposed(Layout::RowMajor), cut);
+    assert_ne!(cut, expected);
+}
+
+pub(super) fn resized_by_the_host(plane: &Plane<'_>, frame: Size) -> Vec<f32> {
     let mut resized = Vec::new();
     Resizer::new(frame).resize(plane, &mut Team::new(1).unwrap(), &mut resized);
     resized
@@ -515,7 +564,7 @@ fn a_card_that_cannot_be_opened_says_why() {
     assert_eq!(error, "the p150 failed: no card is found");
 }
 
-const CONV: Conv2dOptions = Conv2dOptions {
+pub(super) const CONV: Conv2dOptions = Conv2dOptions {
     height: 8,
     width: 8,
     in_channels: 64,
@@ -533,7 +582,7 @@ const CONV: Conv2dOptions = Conv2dOptions {
     compute: Compute::HIFI2,
 };
 
-const POOL: MaxPool2dOptions = MaxPool2dOptions {
+pub(super) const POOL: MaxPool2dOptions = MaxPool2dOptions {
     height: 8,
     width: 8,
     channels: 64,

@@ -241,6 +241,11 @@ Conv2dConfig conv_config_of(const ttsp_conv2d_options& options) {
     // Configuration tensors of all sizes and slices together are more than L1 has to spare.
     config.config_tensors_in_dram = true;
     config.deallocate_activation = false;
+    if (options.dram_slices == 0) {
+        // Weights are laid out for one way of cutting the map, when they are prepared. Left alone, TT-NN chooses by size
+        // there, but goes by the input where the input is in L1 already; where the two differ the result is noise.
+        config.shard_layout = TensorMemoryLayout::HEIGHT_SHARDED;
+    }
     return config;
 }
 
@@ -378,6 +383,24 @@ int ttsp_tensor_constant(
 
 int ttsp_tensor_spec(const ttsp_tensor* tensor, ttsp_spec* out) {
     return guarded([&] { *out = spec_of(tensor->tensor); });
+}
+
+int ttsp_tensor_values(const ttsp_tensor* tensor, float* values, size_t count) {
+    return guarded([&] {
+        const auto spec = spec_of(tensor->tensor);
+        if (count != volume(spec.shape)) {
+            refuse(std::to_string(count) + " values of a tensor of " + text(spec.shape));
+        }
+        const auto copy = [&]<typename Element>(const std::vector<Element>& from) {
+            std::copy(from.begin(), from.end(), values);
+        };
+        // TT-NN's host code undoes tiles and shards: no kernel runs that could be what is looked for.
+        switch (spec.dtype) {
+            case TTSP_U16: copy(tensor->tensor.to_vector<uint16_t>()); break;
+            case TTSP_U32: copy(tensor->tensor.to_vector<uint32_t>()); break;
+            default: copy(tensor->tensor.to_vector<float>());
+        }
+    });
 }
 
 void ttsp_tensor_free(ttsp_tensor* tensor) {

@@ -127,6 +127,9 @@ TTSP_API int ttsp_tensor_allocate(ttsp_device *device, const ttsp_spec *spec, tt
 TTSP_API int ttsp_tensor_constant(ttsp_device *device, const ttsp_spec *spec, const float *values, size_t count,
                                   ttsp_tensor **out);
 TTSP_API int ttsp_tensor_spec(const ttsp_tensor *tensor, ttsp_spec *out);
+/* Values of a tensor of any layout, number format and place, row-major, as singles; integers above 2^24 are rounded. Waits
+ * until they are there. For looking at what an operation gave: TT-NN's host code converts, which is slow. */
+TTSP_API int ttsp_tensor_values(const ttsp_tensor *tensor, float *values, size_t count);
 TTSP_API void ttsp_tensor_free(ttsp_tensor *tensor);
 /* Row-major tensors only; `bytes` is the whole tensor. The data is copied before the call returns. */
 TTSP_API int ttsp_write(ttsp_device *device, uint32_t queue, const ttsp_tensor *to, const void *data, size_t bytes);

@@ -160,6 +160,7 @@ functions! {
     ttsp_tensor_allocate as tensor_allocate(*mut Device, *const Spec, *mut *mut Tensor) -> c_int;
     ttsp_tensor_constant as tensor_constant(*mut Device, *const Spec, *const f32, usize, *mut *mut Tensor) -> c_int;
     ttsp_tensor_spec as tensor_spec(*const Tensor, *mut Spec) -> c_int;
+    ttsp_tensor_values as tensor_values(*const Tensor, *mut f32, usize) -> c_int;
     ttsp_tensor_free as tensor_free(*mut Tensor);
     ttsp_write as write(*mut Device, u32, *const Tensor, *const c_void, usize) -> c_int;
     ttsp_read as read(*mut Device, u32, *const Tensor, *mut c_void, usize) -> c_int;

@@ -229,6 +229,20 @@ impl Device {
         self.check("read", status)
     }
 
+    /// The values of a tensor of any layout, number format and place, row-major; integers above 2^24 are rounded. For looking
+    /// at what an operation gave: TT-NN's host code converts, which is slow.
+    ///
+    /// # Errors
+    ///
+    /// When the device fails.
+    pub fn values(&self, of: &Tensor) -> Result<Vec<f32>, Error> {
+        let mut values = vec![0.0; of.spec().volume()];
+        // SAFETY: the tensor is alive, and the values valid for the call.
+        let status = unsafe { (self.functions().tensor_values)(of.pointer(), values.as_mut_ptr(), values.len()) };
+        self.check("values", status)?;
+        Ok(values)
+    }
+
     /// The point in a queue that it has reached when everything given to it so far is done.
     ///
     /// # Errors

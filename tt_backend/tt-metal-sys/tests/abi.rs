@@ -98,6 +98,7 @@ fn every_function_is_called_as_it_is_meant_and_nothing_leaks() {
     assert!(device.read(0, &a, &mut values).is_err(), "written on queue 1");
     device.read(1, &a, &mut values).unwrap();
     assert_eq!(values, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(device.values(&a).unwrap(), [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]);
     assert!(device.constant(spec([1, 1, 2, 3]), &[0.0; 6]).is_ok());
     assert!(device.constant(spec([1, 1, 2, 3]), &[0.0; 5]).is_err());
     assert_eq!(device.allocate(spec([99, 1, 1, 1])).unwrap_err().reason, "no room");

@@ -140,8 +140,11 @@ pub(super) fn reshape(input: Spec, shape: [usize; 4]) -> Result<Spec> {
 pub(super) fn permute(input: Spec, order: [usize; 4]) -> Result<Spec> {
     let all = (0..4).all(|dimension| order.contains(&dimension));
     check("permute", all, || format!("{order:?} is not an order of four dimensions"))?;
-    // Ours alone: the graph permutes row-major tensors only.
-    check("permute", input.layout == Layout::RowMajor, || format!("{input:?} is not row-major"))?;
+    // Ours alone: of tiles the graph only swaps the last two dimensions, which must be whole tiles.
+    let [_, _, rows, columns] = input.shape;
+    let holds = input.layout == Layout::RowMajor
+        || (order == [0, 1, 3, 2] && rows.is_multiple_of(TILE) && columns.is_multiple_of(TILE));
+    check("permute", holds, || format!("{input:?} is not row-major, and no transpose of whole tiles"))?;
     Ok(Spec { shape: order.map(|dimension| input.shape[dimension]), memory: Memory::Dram, ..input })
 }
 

@@ -137,6 +137,16 @@ int ttsp_tensor_spec(const ttsp_tensor *t, ttsp_spec *out) {
     return TTSP_OK;
 }
 
+int ttsp_tensor_values(const ttsp_tensor *t, float *values, size_t count) {
+    if (count * 2 != bytes_of(&t->spec)) {
+        return fail("values of another length");
+    }
+    for (size_t i = 0; i < count; ++i) {
+        values[i] = (float)((const uint16_t *)t->bytes)[i] / 2;
+    }
+    return TTSP_OK;
+}
+
 void ttsp_tensor_free(ttsp_tensor *t) {
     if (t != NULL) {
         free(t->bytes);
