@@ -8,14 +8,15 @@ use tt_metal_sys::{Arch, DeviceOptions, Dispatch, LIBRARY_VARIABLE, Library, Loa
 use super::device::DeviceError;
 use super::resize;
 use super::self_test;
-use super::session::Session;
+use super::session::{Session, device_radius};
+use super::suppress::RADII;
 use super::ttnn::Ttnn;
 use super::worker::{Deadlines, Job, Worker};
 use crate::plane::Samples;
 use crate::resize::Resizer;
 use crate::team::{self, Team};
 use crate::weights::Weights;
-use crate::{Backend, Detections, Error, Params, Plane, ServingPath, Size, Timings};
+use crate::{Backend, Detections, Error, Params, Plane, Postprocess, ServingPath, Size, Timings};
 
 /// Sizes that are prepared at the start: the network's own and those of common cameras.
 const PREPARED_SIZES: [Size; 4] = [Size::NETWORK, Size::new(720, 1280), Size::new(900, 1600), Size::new(1080, 1920)];
@@ -29,7 +30,8 @@ fn device_options(device_id: u32) -> DeviceOptions {
         queues: 1,
         dispatch: Dispatch::Worker,
         l1_small_bytes: 32 << 10,
-        // Of 32 GB of DRAM: two resizes for each of eight sizes, the network, eight radii and the sampling.
+        // Of 32 GB of DRAM: eight resizes, the network, eight radii and the sampling. The published port's one trace fits into
+        // 32 MB; whether this suffices no card has shown.
         trace_region_bytes: 128 << 20,
     }
 }
@@ -85,6 +87,33 @@ impl P150Backend {
         })
     }
 
+    /// Whether the card itself resizes this plane and suppresses with these parameters; if not, the error says what is left to
+    /// the host, and why.
+    ///
+    /// # Errors
+    ///
+    /// A sentence.
+    pub fn does_all_of(plane: &Plane<'_>, params: &Params) -> Result<(), String> {
+        if plane.samples() != Samples::U8 {
+            return Err("images of 16 bits are resized on the host".to_owned());
+        }
+        if !takes(plane) {
+            let max = resize::MAX_SIDE;
+            return Err(format!(
+                "images of {} are resized on the host; the card takes sides up to {max}",
+                plane.size()
+            ));
+        }
+        if params.postprocess == Postprocess::Upstream {
+            return Err("suppression of postprocess `upstream` runs on the host".to_owned());
+        }
+        if device_radius(params).is_none() {
+            let (radius, last) = (params.nms_radius, RADII.end());
+            return Err(format!("suppression with radius {radius} runs on the host; the card takes 1 to {last}"));
+        }
+        Ok(())
+    }
+
     /// How long the card takes for `times` images of `size`, one right after the other, from the plane in its memory to the
     /// descriptors; nothing is uploaded or read. An image of this size and radius must have been detected before.
     ///
@@ -99,7 +128,7 @@ impl P150Backend {
     /// resize is resized here: large planes, and those of 16 bits, of which bf16 would lose half before they are resized.
     fn stage(&mut self, plane: &Plane<'_>) -> Size {
         self.plane.clear();
-        if plane.samples() == Samples::U8 && resize::covers(plane.size()) {
+        if takes(plane) {
             // bf16 holds these exactly.
             let levels: [u16; 256] = std::array::from_fn(|level| bf16::from_f32(level as f32).to_bits());
             let rows = (0..plane.size().height).map(|y| plane.row_u8(y));
@@ -110,6 +139,11 @@ impl P150Backend {
         self.plane.extend(self.frame.iter().map(|&value| bf16::from_f32(255.0 * value).to_bits()));
         self.size
     }
+}
+
+/// Whether a plane goes to the card as it is.
+fn takes(plane: &Plane<'_>) -> bool {
+    plane.samples() == Samples::U8 && resize::covers(plane.size())
 }
 
 /// Whether there is a library to call. Cheap, and asks nothing of a card.
@@ -145,6 +179,11 @@ fn open_session(
         if error.reason.contains("No chips detected") {
             return "no card is found: `tt-smi -ls` must list it; check that it sits in its slot and that the kernel driver \
                     tt-kmd is installed"
+                .to_owned();
+        }
+        if error.reason.contains("Root Directory is not set") {
+            return "TT-NN does not find its own files: set TT_METAL_RUNTIME_ROOT to the folder that has its tt_metal/, the \
+                    source tree that it was built in"
                 .to_owned();
         }
         format!("card {device_id} cannot be opened: {}; if another program has it, end that", error.reason)

@@ -208,7 +208,7 @@ pub(super) fn resized_by_the_host(plane: &Plane<'_>, frame: Size) -> Vec<f32> {
 }
 
 #[test]
-fn the_devices_resize_is_pillows() {
+fn the_devices_resize_is_pillows_within_a_level() {
     let (size, pixels) = photo("astronaut_512x512.png");
     // Narrower and wider, higher and lower: the filter widens where it reduces.
     for frame in [Size::NETWORK, Size::new(256, 640), Size::new(192, 160)] {
