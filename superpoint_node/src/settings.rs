@@ -137,7 +137,8 @@ impl<'a> RosParameters<'a> {
             options.backend = text.parse()?;
         }
         if let Some(id) = self.count("device_id")? {
-            options.device_id = u32::try_from(id).with_context(|| format!("parameter device_id is {id}"))?;
+            let id = u8::try_from(id).with_context(|| format!("device_id is {id}, but must be 0 to 255"))?;
+            options.device_id = id.into();
         }
         if let Some(text) = self.get::<String>("fallback")? {
             options.fallback = text.parse()?;
@@ -266,6 +267,7 @@ mod tests {
             ("/**:\n  ros__parameters: {backend: gpu}\n", "backend is `gpu`"),
             ("/**:\n  ros__parameters: {fallback: gpu}\n", "fallback is `gpu`"),
             ("/**:\n  ros__parameters: {device_id: -1}\n", "device_id is -1"),
+            ("/**:\n  ros__parameters: {device_id: 256}\n", "device_id is 256, but must be 0 to 255"),
             ("/**:\n  ros__parameters: {http: {port: 70000}}\n", "http.port"),
             ("/**:\n  ros__parameters: {range_16bit: [9, 9]}\n", "range_16bit is [9, 9]"),
             ("/**:\n  ros__parameters: {range_16bit: [0, 65536]}\n", "range_16bit"),

@@ -52,6 +52,34 @@ fn without_a_library_one_sentence_says_what_to_install() {
     let photo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tt_backend/tests/golden/astronaut_640x480.png");
     let said = sentence(&superpoint(nowhere, &["bench", "p150", photo.to_str().unwrap()]));
     assert!(said.contains("install TT-NN"), "{said}");
+    // An empty name would be the program itself.
+    let output = superpoint(Path::new(""), &["info", "--backend", "p150", "--weights", "bundled"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("is not a libttsp"), "{said}");
+}
+
+/// Found out before a card is looked for, which takes its time.
+#[test]
+fn bench_p150_refuses_what_the_card_leaves_to_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let (large, deep) = (folder.path().join("large.png"), folder.path().join("deep.png"));
+    image::GrayImage::new(2049, 16).save(&large).unwrap();
+    image::ImageBuffer::<image::Luma<u16>, _>::from_raw(16, 16, vec![0u16; 256]).unwrap().save(&deep).unwrap();
+    let config = folder.path().join("radius.yaml");
+    std::fs::write(&config, "/**:\n  ros__parameters: {nms_radius: 9}\n").unwrap();
+    let photo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tt_backend/tests/golden/astronaut_640x480.png");
+    for (arguments, expected) in [
+        (vec![large.as_os_str()], "images of 16x2049 are resized on the host"),
+        (vec![deep.as_os_str()], "images of 16 bits are resized on the host"),
+        (vec![photo.as_os_str(), "--config".as_ref(), config.as_os_str()], "suppression with radius 9"),
+        (vec![photo.as_os_str(), "--device-id".as_ref(), "256".as_ref()], "256"),
+    ] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_superpoint")).args(["bench", "p150"]).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 /// [`sentence`], but for what `serve` says before the card is looked for.
@@ -80,6 +108,9 @@ fn a_missing_and_a_faulty_card_are_refused_with_what_to_do() {
     // The double has one card.
     let said = sentence(&superpoint(&library, &[&bundled[..], &["--device-id", "3"]].concat()));
     assert!(said.contains("no card is found") && said.contains("tt-smi -ls"), "{said}");
+    // A TT-NN that does not know where it is.
+    let said = sentence(&superpoint(&library, &[&bundled[..], &["--device-id", "7"]].concat()));
+    assert!(said.contains("set TT_METAL_RUNTIME_ROOT"), "{said}");
     // That one computes nothing, which its self test notices.
     let said = sentence(&superpoint(&library, &bundled));
     assert!(said.contains("self test") && said.contains("install another version"), "{said}");

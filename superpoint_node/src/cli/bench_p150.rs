@@ -27,7 +27,7 @@ use crate::response::ServingPath;
     superpoint bench p150 photo.jpg\n  \
     superpoint bench p150 photo.jpg --json > p150.json\n\n\
     The published table was measured on a photo of 1600x900. Take one with ordinary texture: how many keypoints there are\n\
-    decides how much is listed, sampled and read.")]
+    decides how much is listed, sampled and read. It must be one that the card resizes: 8 bits, sides up to 2048 pixels.")]
 pub(super) struct P150Args {
     /// A PNG or JPEG file
     image: PathBuf,
@@ -91,6 +91,8 @@ pub(super) fn run(args: &P150Args) -> anyhow::Result<Outcome> {
     let plane = samples.plane()?;
     let size = plane.size();
     let red = Plane::from_u8(colors.as_raw(), size, 3 * size.width, 3)?;
+    P150Backend::does_all_of(&plane, &params)
+        .map_err(|reason| WrongUsage(format!("{}: {reason}; take another photo or radius", args.image.display())))?;
     let frame = frame(&plane)?;
     let frame = Plane::contiguous(&frame, Size::NETWORK)?;
 
@@ -98,9 +100,13 @@ pub(super) fn run(args: &P150Args) -> anyhow::Result<Outcome> {
     let mut card = P150Backend::open(&weights, Size::NETWORK, options.device_id)?;
     let mut found = Detections::default();
     let mut rows = Vec::new();
+    let with_resize = match size {
+        Size::NETWORK => "Same: a photo of this size needs no resize",
+        _ => "Same, with the device resize in front",
+    };
     for (speed, input, plane) in [
         ("Device time per image, back-to-back trace replays", format!("{} network frame", Size::NETWORK), &frame),
-        ("Same, with the device resize in front", format!("{size} image plane"), &plane),
+        (with_resize, format!("{size} image plane"), &plane),
     ] {
         card.detect(plane, &params, &mut found)?;
         let round = || Ok(card.replay(plane.size(), &params, args.replays as usize)? / args.replays);
@@ -149,7 +155,7 @@ fn print_report(report: &Report, json: bool) -> anyhow::Result<()> {
     }
     let mut text = format!("{}, {} keypoints", report.device, report.keypoints);
     if !report.serving_path.device_nms {
-        text += "; more survivors than the card lists, so that suppression ran on the host: take another photo";
+        text += "; as many survivors in a column as the card lists or more, so that suppression ran on the host: take another photo";
     }
     for Row { speed, input, median_ms, p99_ms, throughput_per_s } in &report.rows {
         text += &format!(

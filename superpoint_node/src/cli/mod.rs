@@ -99,7 +99,7 @@ struct DetectorArgs {
     #[arg(long, help_heading = "Detector")]
     backend: Option<BackendChoice>,
     /// Number of the card, as `tt-smi -ls` counts them [default: 0]
-    #[arg(long, value_name = "N", help_heading = "Detector")]
+    #[arg(long, value_name = "N", help_heading = "Detector", value_parser = clap::value_parser!(u32).range(..=255))]
     device_id: Option<u32>,
     /// When the card fails in the middle of its work: none (errors from then on) or cpu [default: none]
     #[arg(long, help_heading = "Detector")]
