@@ -7,10 +7,11 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tt_backend::{BackendChoice, Detector, Error, Model, Options, Watch};
 
 type Job = Box<dyn FnOnce(&mut Detector) + Send>;
@@ -106,7 +107,7 @@ impl Engine {
     /// A new queue with `limit` places, served in turn with all others.
     pub fn queue(&self, limit: usize) -> Queue {
         let source = self.shared.add(Source::Queue(VecDeque::new()));
-        Queue { shared: Arc::clone(&self.shared), source, limit, taken: Arc::default() }
+        Queue { shared: Arc::clone(&self.shared), source, limit, free: Arc::new(Semaphore::new(limit)) }
     }
 
     /// Number of jobs that panicked: a defect of the program, survived and counted.
@@ -162,7 +163,8 @@ pub struct Queue {
     shared: Arc<Shared>,
     source: usize,
     limit: usize,
-    taken: Arc<AtomicUsize>,
+    /// One permit for each free place; those who wait for one get it in the order in which they came.
+    free: Arc<Semaphore>,
 }
 
 /// Every place of a queue is taken.
@@ -177,20 +179,28 @@ impl Queue {
     ///
     /// If none is free. Never waits.
     pub fn reserve(&self) -> Result<Place, Full> {
-        let limit = self.limit;
-        let free = |taken: usize| (taken < limit).then_some(taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).map_err(|_| Full(limit))?;
-        Ok(Place { queue: self.clone(), ticket: self.shared.tickets.fetch_add(1, Ordering::Relaxed) })
+        let free = Arc::clone(&self.free).try_acquire_owned();
+        free.map(|permit| self.place(permit)).map_err(|_| Full(self.limit))
     }
 
-    /// Whether a place would be refused now.
-    pub fn full(&self) -> Option<Full> {
-        (self.taken() >= self.limit).then_some(Full(self.limit))
+    /// As [`Queue::reserve`], but waits until there is a free place, behind those who have waited longer.
+    ///
+    /// # Errors
+    ///
+    /// None in practice: the queue is never closed.
+    pub async fn wait_for_place(&self) -> Result<Place, Full> {
+        let free = Arc::clone(&self.free).acquire_owned().await;
+        free.map(|permit| self.place(permit)).map_err(|_| Full(self.limit))
+    }
+
+    fn place(&self, permit: OwnedSemaphorePermit) -> Place {
+        let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
+        Place { queue: self.clone(), ticket, _permit: permit }
     }
 
     /// Number of places that are taken, by jobs that wait or run.
     pub fn taken(&self) -> usize {
-        self.taken.load(Ordering::Relaxed)
+        self.limit.saturating_sub(self.free.available_permits())
     }
 
     /// Number of jobs that were given up for newer ones in the engine's slots.
@@ -215,6 +225,8 @@ impl Queue {
 pub struct Place {
     queue: Queue,
     ticket: u64,
+    /// Freed last, when the job is no longer in the queue.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Place {
@@ -240,7 +252,6 @@ impl Drop for Place {
         };
         drop(state);
         drop(given_up);
-        self.queue.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -404,6 +415,32 @@ mod tests {
     fn naming(sender: &Sender<&'static str>, name: &'static str) -> impl FnOnce(&mut Detector) + Send + use<> {
         let sender = sender.clone();
         move |_| sender.send(name).unwrap()
+    }
+
+    #[test]
+    fn those_who_wait_for_a_place_get_it_in_their_order() {
+        let engine = engine();
+        let queue = engine.queue(1);
+        let place = queue.reserve().unwrap();
+        let (sender, received) = channel();
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+            let waiting = ["first", "second"].map(|name| {
+                let (queue, sender) = (queue.clone(), sender.clone());
+                tokio::spawn(async move {
+                    let _place = queue.wait_for_place().await.unwrap();
+                    sender.send(name).unwrap();
+                })
+            });
+            tokio::task::yield_now().await;
+            drop(place);
+            assert_eq!(queue.taken(), 1, "nobody comes before those who wait");
+            queue.reserve().unwrap_err();
+            for waiting in waiting {
+                waiting.await.unwrap();
+            }
+        });
+        assert_eq!(collect(&received, 2), ["first", "second"]);
+        queue.reserve().unwrap();
     }
 
     #[test]

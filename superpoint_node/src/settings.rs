@@ -91,7 +91,9 @@ impl Settings {
             parameters.apply(&mut settings)?;
             for unknown in parameters.unknown() {
                 // No error: the section may be for other nodes too.
-                tracing::warn!("the configuration has a parameter {unknown}, which is not known here and does nothing");
+                tracing::warn!(
+                    "the configuration has a parameter {unknown:?}, which is not known here and does nothing"
+                );
             }
             found = true;
         }

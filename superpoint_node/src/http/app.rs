@@ -1,8 +1,9 @@
 //! What all requests share.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tt_backend::Watch;
 
@@ -10,12 +11,12 @@ use super::body::Bodies;
 use super::metrics::Metrics;
 use super::problem::Problem;
 use super::{HttpOptions, Limits};
-use crate::engine::{Engine, Full, Queue};
+use crate::engine::{Engine, Place, Queue};
 
-/// How many requests a second are refused at most because the queue is full, all clients together. Many do not heed
+/// How long lies at least between two refusals because the queue is full, all clients together. Many do not heed
 /// `Retry-After` but come again at once, and what they cost is taken from the network: refused as fast as they came,
 /// 48 clients on the network's two cores left it half of its speed.
-const REFUSALS_PER_SECOND: u32 = 250;
+const BETWEEN_REFUSALS: Duration = Duration::from_millis(4);
 
 /// The server's state.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(super) struct App {
     pub(super) metrics: Metrics,
     pub(super) bodies: Bodies,
     stop: CancellationToken,
+    /// When the next request may be refused.
+    next_refusal: Mutex<Instant>,
     detection: OnceLock<Detection>,
 }
 
@@ -58,7 +61,7 @@ impl App {
     /// `stop` is when the server begins to end.
     pub(super) fn new(options: HttpOptions, stop: CancellationToken) -> Self {
         let (metrics, bodies, detection) = (Metrics::default(), Bodies::default(), OnceLock::new());
-        Self { options, metrics, bodies, stop, detection }
+        Self { options, metrics, bodies, stop, next_refusal: Mutex::new(Instant::now()), detection }
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -72,19 +75,37 @@ impl App {
         if self.metrics.connections() > connections / 2 { patience / 10 } else { patience }
     }
 
-    /// Whether all places in the queue are taken.
-    pub(super) fn full(&self) -> Option<Full> {
-        self.detection.get().and_then(|detection| detection.queue.full())
+    /// A place in the queue. Where all are taken, a request waits for one until it is its turn to be refused: so those
+    /// who come back at once are no better off than those who come back when they are told to.
+    ///
+    /// # Errors
+    ///
+    /// If no place became free in that time.
+    pub(super) async fn place(&self) -> Result<Place, Problem> {
+        let queue = &self.detection()?.queue;
+        let full = match queue.reserve() {
+            Ok(place) => return Ok(place),
+            Err(full) => full,
+        };
+        tokio::select! {
+            biased;
+            place = queue.wait_for_place() => Ok(place?),
+            () = tokio::time::sleep_until(self.turn_to_be_refused()) => Err(full.into()),
+            () = self.stop.cancelled() => Err(full.into()),
+        }
     }
 
-    /// Refuses a request because the queue is full; the more clients there are, the longer that takes.
-    pub(super) async fn refusal(&self, full: Full) -> Problem {
-        let clients = u32::try_from(self.metrics.connections()).unwrap_or(u32::MAX);
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(1) * clients / REFUSALS_PER_SECOND) => {}
-            () = self.stop.cancelled() => {}
-        }
-        full.into()
+    /// Turns are given in the order in which requests come.
+    fn turn_to_be_refused(&self) -> Instant {
+        let mut next = self.next_refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = (*next).max(Instant::now());
+        *next = turn + BETWEEN_REFUSALS;
+        turn
+    }
+
+    /// Whether a client that was refused is to come back on a new connection: others must get in between.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.metrics.connections() > self.limits().connections / 4 * 3
     }
 
     /// Comes when the time is up in which a server that ends lets requests finish.

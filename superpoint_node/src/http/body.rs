@@ -116,13 +116,16 @@ async fn read_all<'a>(
 /// Refuses bodies that have to be unpacked first: what is in them would be taken for a damaged picture.
 pub(super) fn check_form(headers: &HeaderMap) -> Result<(), Problem> {
     let unsupported = |detail: String| Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
-    let value = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default().trim();
-    let (encoding, media_type) = (value(header::CONTENT_ENCODING), value(header::CONTENT_TYPE));
-    if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
+    let plain = |encoding: &&HeaderValue| {
+        encoding.to_str().is_ok_and(|name| name.trim().is_empty() || name.trim().eq_ignore_ascii_case("identity"))
+    };
+    if let Some(encoding) = headers.get_all(header::CONTENT_ENCODING).iter().find(|encoding| !plain(encoding)) {
+        let encoding = String::from_utf8_lossy(encoding.as_bytes());
         return unsupported(format!(
-            "the body is sent with Content-Encoding `{encoding:.40}`; send it as it is, without"
+            "the body is sent with Content-Encoding {encoding:.40?}; send it as it is, without"
         ));
     }
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().trim();
     if media_type.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("multipart/")) {
         return unsupported(
             "the body is a form (multipart); send the JSON, or the bytes of the file or plane, as the body itself"

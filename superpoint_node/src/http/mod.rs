@@ -12,7 +12,7 @@
 //! | `page.html`, `docs.html` | the playground and the API's page, which need nothing from outside |
 //!
 //! ```text
-//! request -> body, whole (limits: bytes, seconds) -> place in the queue (or 503) -> decode on the pool
+//! request -> body, whole (limits: bytes, seconds) -> place in the queue (or 503, in a while) -> decode on the pool
 //!         -> engine, in order (or 504) -> encode on the pool -> answer
 //! ```
 //!

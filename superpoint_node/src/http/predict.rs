@@ -16,7 +16,6 @@ use super::metrics::Stage;
 use super::problem::Problem;
 use crate::channel::Channel;
 use crate::decode::Samples;
-use crate::engine::{Place, Queue};
 use crate::response;
 
 /// A request that has arrived.
@@ -29,33 +28,30 @@ pub(super) enum Input {
     Plane(Vec<u8>, Query),
 }
 
-/// What the engine needs, with the place where it may wait.
+/// What the engine needs.
 struct Prepared {
-    place: Place,
     samples: Samples,
     params: Params,
 }
 
 impl Input {
-    /// Takes a place in the queue as soon as the request is known to make sense, and before it is decoded.
-    fn prepare(self, queue: &Queue, defaults: &Params, channel: Channel) -> Result<Prepared, Problem> {
+    /// Reads what the request says, and decodes its picture.
+    fn prepare(self, defaults: &Params, channel: Channel) -> Result<Prepared, Problem> {
         match self {
             Self::Json(body) => {
                 let request = read_predict_body(&body, defaults)?;
                 drop(body);
-                let place = queue.reserve()?;
-                Ok(Prepared { place, samples: Samples::decode(&request.image, channel)?, params: request.params })
+                Ok(Prepared { samples: Samples::decode(&request.image, channel)?, params: request.params })
             }
             Self::File(bytes, query) => {
                 let params = query.fields.apply(defaults)?;
-                let place = queue.reserve()?;
-                Ok(Prepared { place, samples: Samples::decode(&bytes, channel)?, params })
+                Ok(Prepared { samples: Samples::decode(&bytes, channel)?, params })
             }
             Self::Plane(bytes, query) => {
                 let size = query.size()?;
                 let params = query.fields.apply(defaults)?;
                 check_plane(bytes.len(), size)?;
-                Ok(Prepared { place: queue.reserve()?, samples: Samples::gray(bytes, size), params })
+                Ok(Prepared { samples: Samples::gray(bytes, size), params })
             }
         }
     }
@@ -83,7 +79,14 @@ pub(super) async fn answer(app: &Arc<App>, input: Input) -> Response {
         }
     };
     match detected {
-        Ok(result) => result.unwrap_or_else(Problem::into_response),
+        Ok(Ok(response)) => response,
+        Ok(Err(problem)) => {
+            let mut response = problem.into_response();
+            if response.status() == StatusCode::SERVICE_UNAVAILABLE && app.is_crowded() {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        }
         Err(_) => {
             let seconds = deadline.as_secs_f64();
             Problem::new(
@@ -96,12 +99,13 @@ pub(super) async fn answer(app: &Arc<App>, input: Input) -> Response {
 }
 
 async fn detect(app: &Arc<App>, input: Input) -> Result<Response, Problem> {
+    let arrived = Instant::now();
+    // Before anything is done for it: a request that has to be refused must cost little.
+    let place = app.place().await?;
     let start = Instant::now();
-    let detection = app.detection()?;
-
-    let (queue, on_pool) = (detection.queue.clone(), Arc::clone(app));
-    let Prepared { place, samples, params } =
-        pool(move || input.prepare(&queue, &on_pool.options.params, on_pool.options.channel)).await??;
+    let on_pool = Arc::clone(app);
+    let prepared = pool(move || input.prepare(&on_pool.options.params, on_pool.options.channel));
+    let Prepared { samples, params } = prepared.await??;
     let decoded = Instant::now();
 
     let (sender, answer) = oneshot::channel();
@@ -125,12 +129,12 @@ async fn detect(app: &Arc<App>, input: Input) -> Result<Response, Problem> {
 
     let stages = [
         (Stage::Decode, decoded - start),
-        (Stage::Queue, waited),
+        (Stage::Queue, (start - arrived) + waited),
         (Stage::Resize, timings.resize),
         (Stage::Network, timings.network),
         (Stage::Keypoints, timings.keypoints),
         (Stage::Encode, encoding.elapsed()),
-        (Stage::Total, start.elapsed()),
+        (Stage::Total, arrived.elapsed()),
     ];
     stages.iter().for_each(|&(stage, duration)| app.metrics.stage(stage, duration));
     let mut response = Response::new(Body::from(body));

@@ -179,14 +179,9 @@ async fn receive(
         Ok(received) => received,
         Err(problem) => return problem.into_response(),
     };
-    let (bytes, share) = received.into_parts();
+    let (bytes, _share) = received.into_parts();
     if let Err(problem) = body::check_form(&headers) {
         return problem.into_response();
-    }
-    // Before anything else is done for it, and without its body: refusing many must cost little.
-    if let Some(full) = app.full() {
-        drop((bytes, share));
-        return app.refusal(full).await.into_response();
     }
     match input(bytes) {
         Ok(input) => predict::answer(&app, input).await,

@@ -323,6 +323,8 @@ def test_a_body_over_the_limit_is_refused(server):
 def test_bodies_that_have_to_be_unpacked_are_refused(server, path):
     refused(server.post(path, data=gzip.compress(b'{}'), headers={'Content-Encoding': 'gzip'}), 415, 'gzip')
     refused(server.post(path, files={'image': b'x'}), 415, 'multipart')
+    twice = f'POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\nContent-Encoding: identity\r\nContent-Encoding: br\r\n\r\nx'
+    assert exchange(server, twice.encode()).startswith(b'HTTP/1.1 415')
     assert server.post(path, data=b'x', headers={'Content-Encoding': 'identity'}).status_code != 415
 
 
