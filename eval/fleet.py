@@ -37,6 +37,9 @@ STORAGE = ('.mcap', '.db3', '.mcap.zstd', '.db3.zstd')
 # A part of a recording: drive_0.mcap. Numbers with zeros in front are dates and times, as in night-10_00.mcap.
 PART = re.compile(r'(.+)_(0|[1-9]\d*)(\.mcap|\.db3)(\.zstd)?')
 
+# How often Ray is started: on a busy machine its own time limits (15 and 30 s, fixed) may be too short.
+START_TRIES = 8
+
 # Columns of the table: name, and where the value is in a report.
 FIGURES = {
     'images': ('figures', 'images'),
@@ -176,12 +179,22 @@ def remove_unfinished(out):
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
+def start_ray(args):
+    """Connects to the cluster, or starts one here: again if need be, as Ray's raylet aborts where the rest starts slowly."""
+    where = {'address': args.address} if args.address else {'num_cpus': args.workers, 'include_dashboard': False}
+    for tries_left in reversed(range(1 if args.address else START_TRIES)):
+        try:
+            ray.init(**where, logging_level='warning', log_to_driver=False)
+            return
+        except Exception as error:  # of no common type
+            if tries_left == 0:
+                sys.exit(f'Ray did not start: {error}')
+            print(f'Ray did not start, {tries_left} tries left: {error}', file=sys.stderr, flush=True)
+
+
 def run(args, program, options, folder_of):
     """Replays recordings into their folders; why each of them failed, or an empty text."""
-    if args.address:
-        ray.init(address=args.address, logging_level='warning', log_to_driver=False)
-    else:
-        ray.init(num_cpus=args.workers, include_dashboard=False, logging_level='warning', log_to_driver=False)
+    start_ray(args)
     task = replay.options(num_cpus=args.cores, max_retries=args.tries - 1, retry_exceptions=[Died])
     running = {task.remote(program, str(path), str(folder), options): path for path, folder in folder_of.items()}
     failures = {}

@@ -22,9 +22,9 @@ import bags  # noqa: E402
 SCRIPT = ROOT / 'eval' / 'fleet.py'
 # For runs of a minute, on a machine that may be busy with other work.
 LIMIT_SECS = 1800
-# Ray gives up on its own processes when they are slow to start or to answer.
-PATIENT = dict(os.environ, RAY_worker_register_timeout_seconds='600', RAY_health_check_failure_threshold='100',
-               RAY_raylet_start_wait_time_s='600', RAY_gcs_server_request_timeout_seconds='600')
+# Ray gives up on its own processes when they are slow to answer.
+PATIENT = dict(os.environ, RAY_worker_register_timeout_seconds='600', RAY_health_check_failure_threshold='100')
+
 
 def descendants(pid):
     """(pid, command line) of every process below one."""
