@@ -98,9 +98,9 @@ impl Output {
     /// Chunks are not compressed: descriptors and photos hardly shrink, and it would take time from the network.
     pub(crate) fn create(path: &Path, topic: &str, definition: &Definition) -> anyhow::Result<Self> {
         let create = || {
-            let options = WriteOptions::new()
+            let written_by = concat!("superpoint_p150 ", env!("CARGO_PKG_VERSION"));
+            let options = WriteOptions::library(WriteOptions::new(), written_by)
                 .profile("ros2")
-                .library(concat!("superpoint_p150 ", env!("CARGO_PKG_VERSION")))
                 .compression(None)
                 .chunk_size(Some(CHUNK_BYTES));
             let mut writer = options.create(BufWriter::new(File::create(path)?))?;

@@ -16,14 +16,14 @@ pub struct Device {
 /// What closes the device.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    pub(crate) library: Library,
+    pub(crate) loaded: Library,
     pub(crate) pointer: *mut abi::Device,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: opened by this library and not closed before. An error leaves nothing that could be done.
-        unsafe { (self.library.functions().device_close)(self.pointer) };
+        unsafe { (self.loaded.functions().device_close)(self.pointer) };
     }
 }
 
@@ -104,11 +104,11 @@ impl Trace {
 
 impl Device {
     pub(crate) fn functions(&self) -> &abi::Functions {
-        self.handle.library.functions()
+        self.handle.loaded.functions()
     }
 
     pub(crate) fn check(&self, operation: &'static str, status: c_int) -> Result<(), Error> {
-        self.handle.library.check(operation, status)
+        self.handle.loaded.check(operation, status)
     }
 
     pub(crate) fn pointer(&self) -> *mut abi::Device {

@@ -96,7 +96,7 @@ impl Library {
         let mut out = std::ptr::null_mut();
         // SAFETY: both pointers are valid for the call.
         self.check("open device", unsafe { (self.functions().device_open)(&options.to_abi(), &mut out) })?;
-        Ok(Device { handle: Rc::new(Handle { library: self.clone(), pointer: out }) })
+        Ok(Device { handle: Rc::new(Handle { loaded: self.clone(), pointer: out }) })
     }
 
     pub(crate) fn functions(&self) -> &Functions {
