@@ -14,6 +14,16 @@ pub enum Channel {
     Luma,
 }
 
+impl Channel {
+    /// As it is written in options and parameters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Luma => "luma",
+        }
+    }
+}
+
 impl FromStr for Channel {
     type Err = String;
 

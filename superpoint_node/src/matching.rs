@@ -20,20 +20,16 @@ pub fn mutual_nearest(first: &Detections, second: &Detections) -> Vec<Match> {
     let (Some(a), Some(b)) = (first.descriptors(), second.descriptors()) else { return Vec::new() };
     // Rows have unit length, so the nearest is the one with the largest product.
     let similarities = a.dot(&b.t());
-    let nearest = |row: ndarray::ArrayView1<'_, f32>| {
-        let better = |best: Option<(usize, f32)>, (index, &value): (usize, &f32)| match best {
-            Some((_, highest)) if value <= highest => best,
-            _ => Some((index, value)),
-        };
-        row.iter().enumerate().fold(None, better)
-    };
-    let back: Vec<_> = similarities.columns().into_iter().map(nearest).collect();
-    let there = similarities.rows().into_iter().map(nearest).enumerate();
-    there
-        .filter_map(|(first, nearest)| {
-            let (second, similarity) = nearest?;
-            let mutual = back[second].is_some_and(|(index, _)| index == first);
-            mutual.then_some(Match { first, second, similarity })
-        })
-        .collect()
+    let mut there: Vec<Option<Match>> = vec![None; a.nrows()];
+    let mut back = vec![None; b.nrows()];
+    // In the order of memory: column by column it takes several times as long.
+    for ((first, second), &similarity) in similarities.indexed_iter() {
+        let found = Match { first, second, similarity };
+        for best in [&mut there[first], &mut back[second]] {
+            if best.is_none_or(|best| similarity > best.similarity) {
+                *best = Some(found);
+            }
+        }
+    }
+    there.into_iter().flatten().filter(|found| back[found.second] == Some(*found)).collect()
 }

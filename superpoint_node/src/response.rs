@@ -8,6 +8,7 @@ use serde::Serialize;
 use tt_backend::{Detections, Params, Size};
 use utoipa::ToSchema;
 
+use crate::channel::Channel;
 use crate::npz::{Npz, TooLarge};
 
 /// Field names, nesting and types of the published model package's server.
@@ -80,6 +81,32 @@ impl From<&Params> for AppliedParams {
             keypoint_threshold: decimal(params.keypoint_threshold),
             nms_radius: params.nms_radius,
             border_removal_distance: params.border_removal_distance,
+        }
+    }
+}
+
+/// What a detection is made with where nobody says otherwise.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub struct Defaults {
+    /// The parameters.
+    #[serde(flatten)]
+    pub params: AppliedParams,
+    /// Whether descriptors are computed.
+    pub return_descriptors: bool,
+    /// How keypoints are taken from the score map: `package` or `upstream`.
+    pub postprocess: &'static str,
+    /// What is read of a colour picture: `first` or `luma`.
+    pub channel: &'static str,
+}
+
+impl Defaults {
+    /// As users write them.
+    pub fn new(params: &Params, channel: Channel) -> Self {
+        Self {
+            params: params.into(),
+            return_descriptors: params.return_descriptors,
+            postprocess: params.postprocess.name(),
+            channel: channel.name(),
         }
     }
 }

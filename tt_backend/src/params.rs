@@ -13,6 +13,16 @@ pub enum Postprocess {
     Upstream,
 }
 
+impl Postprocess {
+    /// As it is written in options and parameters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Package => "package",
+            Self::Upstream => "upstream",
+        }
+    }
+}
+
 impl std::str::FromStr for Postprocess {
     type Err = Error;
 

@@ -23,7 +23,7 @@ use super::observe::observe;
 use super::predict::{self, Input};
 use super::problem::{Detail, Problem, json};
 use crate::decode::MAX_PIXELS;
-use crate::response::{AppliedParams, ImageSize, Response as Prediction, ServingPath};
+use crate::response::{Defaults, ImageSize, Response as Prediction, ServingPath};
 
 /// Name of the model in `/info` and `/v1/models`.
 const MODEL: &str = "superpoint-p150";
@@ -240,7 +240,7 @@ struct Info {
     prepared_image_sizes: Vec<ImageSize>,
     serving_path: ServingPath,
     /// What a request that does not say otherwise is detected with.
-    defaults: AppliedParams,
+    defaults: Defaults,
     limits: LimitsInfo,
 }
 
@@ -302,7 +302,7 @@ async fn info(State(app): State<Arc<App>>) -> Result<Response, Problem> {
             image_size: model.network.into(),
             prepared_image_sizes: model.prepared.iter().map(|&size| size.into()).collect(),
             serving_path: model.serving_path.into(),
-            defaults: (&app.options.params).into(),
+            defaults: Defaults::new(&app.options.params, app.options.channel),
             limits: LimitsInfo {
                 body_bytes: limits.body_bytes,
                 pixels: MAX_PIXELS,

@@ -193,6 +193,9 @@ impl Replay<'_> {
         }
         if let Some(Reporting { folder, other, analysis }) = reporting {
             let measured = analysis.finish(summary.elapsed);
+            if summary.images > 0 && measured.agreement.is_some_and(|figures| figures.images == 0) {
+                tracing::warn!("the other run has no image of the same log time; is it of this recording?");
+            }
             Report::new(self, settings, detector.model(), &summary, measured, &folder)
                 .write(&folder, other.as_ref())?;
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use r2r::{ParameterValue, QosProfile};
-use tt_backend::{BackendChoice, Fallback, Options, Params, Postprocess, Size};
+use tt_backend::{BackendChoice, Fallback, Options, Params, Size};
 
 use super::mask::Mask;
 use crate::channel::Channel;
@@ -323,16 +323,10 @@ impl NodeParameters {
             "keypoint_threshold" => V::Double(shortest_f64(detection.keypoint_threshold)),
             "nms_radius" => integer(detection.nms_radius),
             "border_removal_distance" => integer(detection.border_removal_distance),
-            "postprocess" => text(match detection.postprocess {
-                Postprocess::Package => "package",
-                Postprocess::Upstream => "upstream",
-            }),
+            "postprocess" => text(detection.postprocess.name()),
             "return_descriptors" => V::Bool(detection.return_descriptors),
             "descriptor_type" => text(self.live.descriptor_type.name()),
-            "channel" => text(match self.live.channel {
-                Channel::First => "first",
-                Channel::Luma => "luma",
-            }),
+            "channel" => text(self.live.channel.name()),
             "range_16bit" => {
                 let Range16 { black, white } = self.live.range_16bit;
                 V::IntegerArray(vec![black.into(), white.into()])

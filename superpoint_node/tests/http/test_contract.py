@@ -371,7 +371,8 @@ def test_info(server):
     assert info['image_size'] == {'height': 480, 'width': 640} in info['prepared_image_sizes']
     assert re.fullmatch(r'\d+\.\d+\.\d+.*', info['version'])
     assert info['limits']['body_bytes'] > 0 and info['limits']['pixels'] > 0 and info['limits']['queue'] > 0
-    assert info['defaults'] == {'max_keypoints': 1024, 'keypoint_threshold': 0.005, 'nms_radius': 4, 'border_removal_distance': 4}
+    assert info['defaults'] == {'max_keypoints': 1024, 'keypoint_threshold': 0.005, 'nms_radius': 4, 'border_removal_distance': 4,
+                                'return_descriptors': True, 'postprocess': 'package', 'channel': 'first'}
     assert info['limits']['connections'] > 0 and info['limits']['deadline_seconds'] > 0 and info['limits']['receive_seconds'] > 0
 
 

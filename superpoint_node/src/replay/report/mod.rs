@@ -18,8 +18,7 @@ use tt_backend::Model;
 
 use super::analysis::{AgreementFigures, Figures, Frames, Measured, Spread};
 use super::{Replay, Summary};
-use crate::channel::Channel;
-use crate::response::AppliedParams;
+use crate::response::Defaults;
 use crate::settings::Settings;
 
 /// Name of the file for programs.
@@ -168,23 +167,12 @@ impl Report {
 
 impl MadeBy {
     fn of(settings: &Settings, model: &Model) -> Self {
-        let mut params = serde_json::to_value(AppliedParams::from(&settings.params)).unwrap_or_default();
-        params["postprocess"] = match settings.params.postprocess {
-            tt_backend::Postprocess::Package => "package",
-            tt_backend::Postprocess::Upstream => "upstream",
-        }
-        .into();
-        params["channel"] = match settings.channel {
-            Channel::First => "first",
-            Channel::Luma => "luma",
-        }
-        .into();
         Self {
             program: concat!("superpoint ", env!("CARGO_PKG_VERSION")).to_owned(),
             backend: model.description.clone(),
             weights: model.weights.name.clone(),
             weights_sha256: model.weights.sha256.clone(),
-            params,
+            params: serde_json::to_value(Defaults::new(&settings.params, settings.channel)).unwrap_or_default(),
             network: [model.network.height, model.network.width],
         }
     }
