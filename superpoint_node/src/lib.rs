@@ -16,6 +16,9 @@
 //! | [`synth`] | recordings with known truth |
 //! | `ros` | the program `superpoint_node`; feature `ros` |
 
+// A program must not end because nobody reads what it says: `log::say`.
+#![warn(clippy::print_stderr)]
+
 pub mod channel;
 pub mod cli;
 pub mod decode;

@@ -1,6 +1,7 @@
 //! What both programs log, on standard error: standard output is for data.
 
-use std::io::{self, IsTerminal as _};
+use std::fmt;
+use std::io::{self, IsTerminal as _, Write as _};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
@@ -8,6 +9,11 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// A line for people. Whether somebody can read it or not, the work goes on; `eprintln!` would panic where nobody can.
+pub(crate) fn say(line: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
 
 /// How a line of the log looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +30,11 @@ pub(crate) fn to_stderr(level: LevelFilter, format: Format) {
     let parsed = wanted.as_deref().map(str::parse::<Targets>).transpose();
     let ignored = parsed.as_ref().err().map(ToString::to_string);
     let filter = parsed.ok().flatten().unwrap_or_else(|| Targets::new().with_default(level));
+    // Where the log cannot be written, complaining about it there would panic.
+    let lines = layer().with_writer(io::stderr).log_internal_errors(false);
     let lines = match format {
-        Format::Text => layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).boxed(),
-        Format::Json => layer().with_writer(io::stderr).json().boxed(),
+        Format::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
+        Format::Json => lines.json().boxed(),
     };
     // Another subscriber may be there already, when this is called as a library.
     let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();

@@ -87,6 +87,9 @@ impl Settings {
                 continue;
             }
             let Some(parameters) = section.get("ros__parameters") else { continue };
+            if !parameters.is_mapping() {
+                bail!("ros__parameters of {name:?} must be a mapping of names to values, as `nms_radius: 4`");
+            }
             let parameters = RosParameters::new(parameters);
             parameters.apply(&mut settings)?;
             for unknown in parameters.unknown() {
@@ -273,6 +276,7 @@ mod tests {
             ("/**:\n  ros__parameters: {http: {port: 70000}}\n", "http.port"),
             ("/**:\n  ros__parameters: {range_16bit: [9, 9]}\n", "range_16bit is [9, 9]"),
             ("/**:\n  ros__parameters: {range_16bit: [0, 65536]}\n", "range_16bit"),
+            ("/**:\n  ros__parameters: [nms_radius, 4]\n", "ros__parameters of \"/**\" must be a mapping"),
             ("- a\n- b\n", "sequence"),
         ] {
             let error = format!("{:#}", Settings::from_yaml(text).unwrap_err());

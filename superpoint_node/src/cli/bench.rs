@@ -20,9 +20,12 @@ pub(super) enum BenchCommand {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Examples:\n  \
     superpoint bench cpu\n  \
-    superpoint bench cpu --json --threads 2 --size 240x320 | jq .network_ms.median")]
+    superpoint bench cpu --json --threads 2 --size 240x320 | jq .network_ms.median"
+)]
 pub(super) struct CpuArgs {
     /// Print one JSON object
     #[arg(long)]

@@ -16,11 +16,14 @@ use crate::engine::Engine;
 use crate::http::{HttpOptions, Listen, Server};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Examples:\n  \
     superpoint bench http photo.jpg\n  \
     superpoint bench http photo.jpg --against http://127.0.0.1:20001 --json\n\n\
     `outside` is what a server takes from the last byte of a request to the first of its answer, without the network.\n\
-    superpoint_node/benches/http has a server in Python to compare with.")]
+    superpoint_node/benches/http has a server in Python to compare with."
+)]
 pub(super) struct HttpArgs {
     /// A PNG or JPEG file
     image: PathBuf,

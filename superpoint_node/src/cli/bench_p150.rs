@@ -23,11 +23,14 @@ use crate::message::encoding::Range16;
 use crate::response::ServingPath;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Examples:\n  \
     superpoint bench p150 photo.jpg\n  \
     superpoint bench p150 photo.jpg --json > p150.json\n\n\
     The published table was measured on a photo of 1600x900. Take one with ordinary texture: how many keypoints there are\n\
-    decides how much is listed, sampled and read. It must be one that the card resizes: 8 bits, sides up to 2048 pixels.")]
+    decides how much is listed, sampled and read. It must be one that the card resizes: 8 bits, sides up to 2048 pixels."
+)]
 pub(super) struct P150Args {
     /// A PNG or JPEG file
     image: PathBuf,

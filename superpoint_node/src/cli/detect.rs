@@ -13,6 +13,7 @@ use tt_backend::Detections;
 
 use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print, progress};
 use crate::decode::{self, Samples};
+use crate::log::say;
 use crate::message::encoding::Range16;
 use crate::npz::Npz;
 use crate::overlay;
@@ -22,11 +23,14 @@ use crate::response::{Response, halves};
 const MAX_FILE_BYTES: u64 = 512 << 20;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Examples:\n  \
     superpoint detect photo.jpg\n  \
     superpoint detect photo.jpg --overlay keypoints.png\n  \
     superpoint detect *.png --json --no-descriptors | jq .num_keypoints\n  \
-    cat photo.jpg | superpoint detect - --npz photo.npz")]
+    cat photo.jpg | superpoint detect - --npz photo.npz"
+)]
 pub(super) struct DetectArgs {
     /// PNG or JPEG files; `-` reads one from standard input
     #[arg(required = true, value_name = "IMAGE")]
@@ -76,7 +80,7 @@ pub(super) fn run(args: &DetectArgs) -> anyhow::Result<Outcome> {
         match read(path).and_then(|bytes| Ok((Samples::decode(&bytes, settings.channel)?, bytes))) {
             Err(error) => {
                 unreadable += 1;
-                progress.suspend(|| eprintln!("superpoint: {}: {error:#}", path.display()));
+                progress.suspend(|| say(format_args!("superpoint: {}: {error:#}", path.display())));
             }
             Ok((samples, bytes)) => {
                 let decoded = start.elapsed();

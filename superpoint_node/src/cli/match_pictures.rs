@@ -18,9 +18,12 @@ use crate::response::ImageSize;
 use crate::settings::Settings;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Examples:\n  \
     superpoint match left.jpg right.jpg --overlay matches.png\n  \
-    superpoint match left.jpg right.jpg --json --min-similarity 0.8 | jq '.matches | length'")]
+    superpoint match left.jpg right.jpg --json --min-similarity 0.8 | jq '.matches | length'"
+)]
 pub(super) struct MatchArgs {
     /// A PNG or JPEG file; `-` reads it from standard input
     #[arg(value_name = "A")]
@@ -35,7 +38,7 @@ pub(super) struct MatchArgs {
     #[arg(long)]
     json: bool,
     /// Leave out matches whose descriptors are less alike than this, -1 to 1 (the cosine of their angle)
-    #[arg(long, value_name = "COSINE", default_value_t = 0.0, allow_negative_numbers = true, value_parser = cosine)]
+    #[arg(long, value_name = "COSINE", default_value_t = 0.0, value_parser = cosine)]
     min_similarity: f32,
     #[command(flatten)]
     params: ParamsArgs,

@@ -117,10 +117,10 @@ struct DetectorArgs {
 #[command(next_help_heading = "Detection")]
 struct ParamsArgs {
     /// Keep the best so many keypoints, 0 to 307200; -1 keeps all [default: 1024]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     max_keypoints: Option<i64>,
     /// Keypoints must score above this, 0 to 1 [default: 0.005]
-    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SCORE")]
     keypoint_threshold: Option<f32>,
     /// Radius of non-maximum suppression in pixels of the network's 480x640 frame, 0 (none) to 32 [default: 4]
     #[arg(long, value_name = "PIXELS")]
@@ -257,7 +257,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::SomeUnreadable) => ExitCode::from(3),
         Err(error) => {
-            eprintln!("superpoint: {error:#}");
+            log::say(format_args!("superpoint: {error:#}"));
             ExitCode::from(if error.is::<WrongUsage>() { 2 } else { 1 })
         }
     }

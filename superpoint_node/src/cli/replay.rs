@@ -10,18 +10,22 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print, progress};
+use crate::log::say;
 use crate::replay::analysis::truth::file_beside;
 use crate::replay::bag::{Recording, TimeRange};
 use crate::replay::topic::{self, TopicError};
 use crate::replay::{Replay, ReportOptions, Summary, report};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Examples:\n  \
     superpoint replay drive_2026_11_30 --out keypoints.mcap\n  \
     superpoint replay drive.mcap --topic /camera/image_raw --start 10 --duration 60 --every 2 --report report\n  \
     superpoint replay drive.mcap --report new --out new/keypoints.mcap --compare old/report.json\n  \
     superpoint replay tour.mcap --truth tour.truth.json --report tour\n\n\
-    Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but the recording or some of its images could not be read.")]
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but the recording or some of its images could not be read."
+)]
 pub(super) struct ReplayArgs {
     /// A rosbag2 recording: its folder, or one file (MCAP or SQLite, compressed or not)
     bag: PathBuf,
@@ -70,8 +74,8 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
     let (topic, kind) = match topic::choose(&recording, args.topic.as_deref()) {
         Ok(chosen) => chosen,
         Err(error) if !recording.damage().is_empty() => {
-            recording.damage().iter().for_each(|damage| eprintln!("superpoint: {damage}"));
-            eprintln!("superpoint: no image can be read: {error}");
+            recording.damage().iter().for_each(|damage| say(format_args!("superpoint: {damage}")));
+            say(format_args!("superpoint: no image can be read: {error}"));
             return Ok(Outcome::SomeUnreadable);
         }
         Err(error) => return Err(wrong_topic(error)),
@@ -91,7 +95,9 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
     let bar = progress(BAR_STEPS, "{percent:>3}%, {msg}");
     let summary = replay.run(&settings, &mut detector, &stop, |done, images, rejected| {
         if let Some(reason) = rejected {
-            bar.suspend(|| eprintln!("superpoint: an image cannot be used: {reason} (said once; others are counted)"));
+            bar.suspend(|| {
+                say(format_args!("superpoint: an image cannot be used: {reason} (said once; others are counted)"))
+            });
         }
         bar.set_position((f64::from(done) * BAR_STEPS as f64) as u64);
         bar.set_message(format!("{images} images"));
@@ -166,13 +172,13 @@ fn line(summary: &Summary, topic: &str) -> String {
 /// Names on standard error what could not be read.
 fn say_what_is_missing(summary: &Summary, topic: &str) -> Outcome {
     for damage in &summary.damage {
-        eprintln!("superpoint: {damage}");
+        say(format_args!("superpoint: {damage}"));
     }
     if let Some(lost) = summary.lost {
-        eprintln!("superpoint: {} images of {topic} were read, {lost} are lost", summary.read);
+        say(format_args!("superpoint: {} images of {topic} were read, {lost} are lost", summary.read));
     }
     for (kind, (count, _)) in &summary.rejected {
-        eprintln!("superpoint: {count} images cannot be used ({kind})");
+        say(format_args!("superpoint: {count} images cannot be used ({kind})"));
     }
     if summary.damage.is_empty() && summary.rejected.is_empty() && summary.lost.is_none() {
         Outcome::Done

@@ -15,13 +15,16 @@ use crate::http::{HttpOptions, Limits, Listen, Server};
 use crate::log;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Examples:\n  \
     superpoint serve\n  \
     superpoint serve --port 8080 --port-search\n  \
     superpoint serve --config config/superpoint.yaml --log-format json\n\n\
     Then open http://127.0.0.1:20000 in a browser, or:\n  \
     curl --data-binary @photo.jpg 'http://127.0.0.1:20000/predict_raw?max_keypoints=100'\n\n\
-    RUST_LOG sets what is logged, for example RUST_LOG=warn; a line a request if it is not set.")]
+    RUST_LOG sets what is logged, for example RUST_LOG=warn; a line a request if it is not set."
+)]
 pub(super) struct ServeArgs {
     /// Interface to listen on; 0.0.0.0 lets everyone in [default: 127.0.0.1]
     #[arg(long, help_heading = "Server")]
@@ -36,10 +39,10 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096), help_heading = "Server")]
     queue: u16,
     /// Seconds until a request that is not answered is given up with 504
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds, allow_negative_numbers = true, help_heading = "Server")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds, help_heading = "Server")]
     deadline: f64,
     /// Seconds that a client may take to send a request's head, its body, or to read on
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds, allow_negative_numbers = true, help_heading = "Server")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds, help_heading = "Server")]
     patience: f64,
     /// MiB that a request's body may have
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Server")]
@@ -104,7 +107,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
             ..Limits::default()
         },
     })?;
-    eprintln!("superpoint: listening on http://{}", server.address());
+    log::say(format_args!("superpoint: listening on http://{}", server.address()));
 
     // The server already says that it is starting: a device may take minutes.
     let options = settings.options;
@@ -132,7 +135,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
                     "ready"
                 );
                 server.attach(&opened);
-                eprintln!("superpoint: ready, {} with weights {}", opened.model().description, weights.name);
+                log::say(format_args!(
+                    "superpoint: ready, {} with weights {}",
+                    opened.model().description,
+                    weights.name
+                ));
                 engine = Some(opened);
             }
         }

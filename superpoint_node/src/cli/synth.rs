@@ -14,11 +14,14 @@ use crate::message::encoding::Range16;
 use crate::synth::{Motion, Photo, Synth};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    allow_negative_numbers = true,
+    after_help = "Examples:\n  \
     superpoint synth photo.jpg --out tour.mcap\n  \
     superpoint synth photo.jpg --out shift.mcap --motion 3,-2 --frames 30\n  \
     superpoint synth photo.jpg --out night.mcap --motion still --illumination 0.8 --noise 4 --blur 1\n  \
-    superpoint replay tour.mcap --report tour")]
+    superpoint replay tour.mcap --report tour"
+)]
 pub(super) struct SynthArgs {
     /// A PNG or JPEG file; `-` reads it from standard input
     photo: PathBuf,

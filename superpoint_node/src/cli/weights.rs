@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tt_backend::weights::{self, HUB_FILE, HUB_REPO, HUB_REVISION, Location, TensorSummary, Weights};
 
 use super::print;
+use crate::log::say;
 use hub::{Hub, HubError};
 
 /// What was asked of `superpoint weights`.
@@ -75,7 +76,7 @@ fn fetch(accept_licence: bool) -> anyhow::Result<()> {
         .context("there is no Hugging Face cache folder to download into: set HOME, HF_HOME or HF_HUB_CACHE")?;
     let file = weights::hub_snapshot_file(&cache);
     if Weights::load(&file).is_ok() {
-        eprintln!("These weights are already in the cache.");
+        say("These weights are already in the cache.");
         return print(&format!("{}\n", file.display()));
     }
     let hub = Hub::from_env(env)?;
@@ -98,21 +99,21 @@ fn fetch(accept_licence: bool) -> anyhow::Result<()> {
         );
     }
     let file = place::place(&cache, &remote.sha256, &bytes)?;
-    eprintln!("{} bytes, SHA-256 {}", bytes.len(), remote.sha256);
+    say(format_args!("{} bytes, SHA-256 {}", bytes.len(), remote.sha256));
     print(&format!("{}\n", file.display()))
 }
 
 /// Shows the terms, and asks unless they were accepted on the command line.
 fn accept(hub: &Hub, accepted: bool) -> anyhow::Result<()> {
-    eprintln!(
+    say(format_args!(
         "{HUB_REPO} at revision {HUB_REVISION}, from {endpoint}\n\n\
          These weights belong to Magic Leap, Inc. Their licence allows academic or non-profit, noncommercial research\n\
          use only. They may not be redistributed or sublicensed. The whole text is the file LICENSE in\n\
          {endpoint}/{HUB_REPO}/tree/{HUB_REVISION}\n",
         endpoint = hub.endpoint()
-    );
+    ));
     if accepted {
-        eprintln!("Accepted on the command line.");
+        say("Accepted on the command line.");
         return Ok(());
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
@@ -121,8 +122,7 @@ fn accept(hub: &Hub, accepted: bool) -> anyhow::Result<()> {
              to ask at; if you accept it, run `superpoint weights fetch --accept-licence`"
         );
     }
-    eprint!("Do you accept this licence? [y/N] ");
-    io::stderr().flush()?;
+    write!(io::stderr(), "Do you accept this licence? [y/N] ")?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     match answer.trim().to_ascii_lowercase().as_str() {

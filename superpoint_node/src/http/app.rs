@@ -1,12 +1,14 @@
 //! What all requests share.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tt_backend::Watch;
 
+use super::answer::Answers;
 use super::body::Bodies;
 use super::metrics::Metrics;
 use super::problem::Problem;
@@ -24,8 +26,9 @@ pub(super) struct App {
     pub(super) options: HttpOptions,
     pub(super) metrics: Metrics,
     pub(super) bodies: Bodies,
+    pub(super) answers: Answers,
     stop: CancellationToken,
-    /// When the next request may be refused.
+    /// When the next request may be refused. Those that wait for it stand in line, in the order in which they came.
     next_refusal: Mutex<Instant>,
     detection: OnceLock<Detection>,
 }
@@ -60,8 +63,9 @@ impl Readiness {
 impl App {
     /// `stop` is when the server begins to end.
     pub(super) fn new(options: HttpOptions, stop: CancellationToken) -> Self {
-        let (metrics, bodies, detection) = (Metrics::default(), Bodies::default(), OnceLock::new());
-        Self { options, metrics, bodies, stop, next_refusal: Mutex::new(Instant::now()), detection }
+        let next_refusal = Mutex::new(Instant::now());
+        let (metrics, bodies, answers) = (Metrics::default(), Bodies::default(), Answers::default());
+        Self { options, metrics, bodies, answers, stop, next_refusal, detection: OnceLock::new() }
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -75,8 +79,8 @@ impl App {
         if self.metrics.connections() > connections / 2 { patience / 10 } else { patience }
     }
 
-    /// A place in the queue. Where all are taken, a request waits for one until it is its turn to be refused: so those
-    /// who come back at once are no better off than those who come back when they are told to.
+    /// A place in the queue. Where all are taken, a request waits for one until it is its turn to be refused: so whoever
+    /// comes back only when told to has as good a chance at each request as those who come back at once.
     ///
     /// # Errors
     ///
@@ -90,17 +94,16 @@ impl App {
         tokio::select! {
             biased;
             place = queue.wait_for_place() => Ok(place?),
-            () = tokio::time::sleep_until(self.turn_to_be_refused()) => Err(full.into()),
+            () = self.turn_to_be_refused() => Err(full.into()),
             () = self.stop.cancelled() => Err(full.into()),
         }
     }
 
-    /// Turns are given in the order in which requests come.
-    fn turn_to_be_refused(&self) -> Instant {
-        let mut next = self.next_refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        let turn = (*next).max(Instant::now());
-        *next = turn + BETWEEN_REFUSALS;
-        turn
+    /// A request whose client leaves while it waits takes nobody's turn.
+    async fn turn_to_be_refused(&self) {
+        let mut next = self.next_refusal.lock().await;
+        tokio::time::sleep_until(*next).await;
+        *next = (*next + BETWEEN_REFUSALS).max(Instant::now());
     }
 
     /// Whether a client that was refused is to come back on a new connection: others must get in between.

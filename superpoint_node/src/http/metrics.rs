@@ -73,6 +73,7 @@ pub(super) struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
     abandoned: Counter,
+    pub(super) unread: Counter,
     stages: Family<StageLabel, Histogram>,
     connections: Gauge,
     queue_depth: Gauge,
@@ -89,6 +90,7 @@ impl Default for Metrics {
         let metrics = Self {
             requests: Family::default(),
             abandoned: Counter::default(),
+            unread: Counter::default(),
             stages,
             connections: Gauge::default(),
             queue_depth: Gauge::default(),
@@ -103,6 +105,11 @@ impl Default for Metrics {
             "http_requests_abandoned",
             "Requests whose client went away before the answer",
             metrics.abandoned.clone(),
+        );
+        registry.register(
+            "http_answers_unread",
+            "Answers that were not sent whole because the client read them too slowly",
+            metrics.unread.clone(),
         );
         registry.register_with_unit(
             "stage_duration",

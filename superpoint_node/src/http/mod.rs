@@ -19,6 +19,7 @@
 //! Whatever happens to a request happens to its future: when the client goes away or the time is up, the future is
 //! dropped, and with it the place in the queue, so that nothing is computed for nobody.
 
+mod answer;
 mod app;
 mod body;
 mod fields;
@@ -118,7 +119,7 @@ pub enum StartError {
         port: u16,
     },
     /// The interface does not exist, or the port is not allowed.
-    #[error("cannot listen on {host}, port {port}")]
+    #[error("cannot listen on {host:?}, port {port}")]
     Listen {
         /// The interface.
         host: String,
@@ -207,8 +208,10 @@ impl Drop for Server {
 fn bind(listen: &Listen) -> Result<TcpListener, StartError> {
     let Listen { host, port, port_search } = listen;
     let last = if *port_search { port.saturating_add(100) } else { *port };
+    // An IPv6 address may stand in brackets, as in a URL.
+    let name = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     for candidate in *port..=last {
-        let bound = (host.as_str(), candidate)
+        let bound = (name, candidate)
             .to_socket_addrs()
             .and_then(|addresses| TcpListener::bind(addresses.collect::<Vec<_>>().as_slice()));
         match bound {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use tokio::sync::oneshot;
@@ -125,6 +124,7 @@ async fn detect(app: &Arc<App>, input: Input) -> Result<Response, Problem> {
         response.to_json().map_err(|_| Problem::internal())
     })
     .await??;
+    let body = app.answers.body(body, app.limits().patience, &app.metrics.unread)?;
     drop(place);
 
     let stages = [
@@ -137,7 +137,7 @@ async fn detect(app: &Arc<App>, input: Input) -> Result<Response, Problem> {
         (Stage::Total, arrived.elapsed()),
     ];
     stages.iter().for_each(|&(stage, duration)| app.metrics.stage(stage, duration));
-    let mut response = Response::new(Body::from(body));
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Ok(value) = HeaderValue::from_str(&server_timing(&stages)) {

@@ -87,7 +87,8 @@ async fn not_found(State(app): State<Arc<App>>, uri: Uri, body: Body) -> Problem
 
 async fn method_not_allowed(State(app): State<Arc<App>>, method: Method, uri: Uri, body: Body) -> Problem {
     body::discard(body, app.limits()).await;
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}; see /docs", uri.path()))
+    let method = method.as_str();
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method:.20}; see /docs", uri.path()))
 }
 
 /// Keypoints of a picture in JSON

@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Request::Unknown(sentence) => {
-            eprintln!("superpoint_node: {sentence}");
+            log::say(format_args!("superpoint_node: {sentence}"));
             return ExitCode::from(2);
         }
     }
@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
             std::process::exit(0)
         }
         Err(reason) => {
-            eprintln!("superpoint_node: {reason}");
+            log::say(format_args!("superpoint_node: {reason}"));
             std::process::exit(1)
         }
     }

@@ -38,12 +38,13 @@ class Server:
         with open(log_path, 'w') as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + TIMEOUT_SECS
-        while not (found := re.search(r'listening on (http://\S+?:\d+)', self.log())):
+        while not (found := re.search(r'listening on (http://\S+:\d+)', self.log())):
             assert self.process.poll() is None, f'the server ended: {self.process.returncode}\n{self.log()}'
             assert time.monotonic() < deadline, f'the server did not listen\n{self.log()}'
             time.sleep(0.02)
         self.url = found.group(1)
-        self.address = (self.url.split('/')[2].split(':')[0], int(self.url.rsplit(':', 1)[1]))
+        host, port = self.url.removeprefix('http://').rsplit(':', 1)
+        self.address = (host, int(port))
         while requests.get(self.url + '/health', timeout=5).status_code != 200:
             assert self.process.poll() is None, f'the server ended: {self.process.returncode}\n{self.log()}'
             assert time.monotonic() < deadline, f'the server was not ready\n{self.log()}'

@@ -309,6 +309,7 @@ def test_other_paths_and_methods(server):
         assert 'POST' in reply.headers['allow']
     for path in ['/health', '/info', '/metrics', '/v1/models', '/docs', '/']:
         refused(server.post(path, data=b'x'), 405, 'POST')
+    assert len(requests.request('A' * 5000, server.url + '/health', timeout=9).text) < 200
 
 
 def test_a_body_over_the_limit_is_refused(server):

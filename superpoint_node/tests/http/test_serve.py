@@ -51,10 +51,16 @@ def test_a_taken_port_is_said_and_another_is_searched(serve):
 
 @pytest.mark.parametrize('options, words', [
     (['--port', '70000'], 'port'), (['--queue', '0'], 'queue'), (['--deadline', '-1'], 'deadline'),
-    (['--max-body', '0'], 'max-body'), (['--nms-radius', '99'], 'nms_radius')])
+    (['--max-body', '0'], 'max-body'), (['--port', '-1'], '-1 is not in 0..=65535'),
+    (['--nms-radius', '-1'], "invalid value '-1'"), (['--nms-radius', '99'], 'nms_radius')])
 def test_wrong_usage(options, words):
     done = subprocess.run([program('superpoint'), 'serve', *options], capture_output=True, timeout=20, text=True)
     assert done.returncode == 2 and words in done.stderr
+
+
+def test_hosts(serve):
+    assert serve('--host', '[::1]').url.startswith('http://[::1]:')
+    assert requests.get(serve('--host', '0.0.0.0').url + '/health', timeout=5).status_code == 200
 
 
 def test_a_host_that_is_not_here(tmp_path):
@@ -274,6 +280,60 @@ def test_clients_that_insist_do_not_shut_out_others(serve):
     asyncio.run(all_of_them())
     assert len(waited) > 3 and max(waited) < 6, waited
     assert statuses.count(200) > 3 and statuses.count(503) > 100, collections.Counter(statuses)
+
+
+def test_those_who_leave_while_they_wait_take_nobodys_turn(serve):
+    """Thousands that came and went must not keep the others waiting for their refusal."""
+    server = serve('--queue', '1', '--threads', '1')
+    busy = (f'POST /predict_plane?height=480&width=640 HTTP/1.1\r\nHost: x\r\nContent-Length: {480 * 640}\r\n\r\n').encode() + noise()
+    small = b'POST /predict_plane?height=1&width=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx'
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for _ in range(24):
+            stack.enter_context(socket.create_connection(server.address)).sendall(busy)
+        for _ in range(3000):
+            with socket.create_connection(server.address) as leaver:
+                leaver.sendall(small)
+        stack.enter_context(socket.create_connection(server.address)).sendall(busy)
+        started = time.monotonic()
+        replies = list(pool.map(lambda _: server.post('/predict_plane?height=1&width=1', data=b'x'), range(16)))
+    assert [reply.status_code for reply in replies].count(503) > 4 and time.monotonic() - started < 5
+
+
+def test_answers_that_nobody_reads_have_a_limit(serve):
+    server = serve('--deadline', '60')
+    body = noise()
+    path = '/predict_plane?height=480&width=640&max_keypoints=-1&keypoint_threshold=0&nms_radius=0'
+    request = f'POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n'.encode() + body
+    with contextlib.ExitStack() as stack:
+        heads = []
+        for _ in range(3):
+            connection = stack.enter_context(socket.create_connection(server.address, timeout=60))
+            connection.sendall(request)
+            heads.append(connection.recv(600))
+        # 201 MiB each; two of them may lie here.
+        assert [head[9:12] for head in heads] == [b'200', b'200', b'503'], heads
+        assert int(re.search(rb'content-length: (\d+)', heads[0]).group(1)) > 200 << 20
+        assert b'fewer keypoints' in heads[2] and b'retry-after: 1' in heads[2]
+        assert plane(server).status_code == 200, 'ordinary answers have room beside them'
+    with socket.create_connection(server.address, timeout=60) as connection:
+        connection.sendall(request)
+        assert connection.recv(600)[9:12] == b'200', 'the memory of those that went away is free again'
+
+
+def test_nobody_has_to_read_what_it_says():
+    with subprocess.Popen([program('superpoint'), 'serve', '--port', '0', '--weights', 'bundled'], stderr=subprocess.PIPE, text=True) as process:
+        url = re.search(r'http://\S+', process.stderr.readline()).group()
+        process.stderr.close()
+        deadline = time.monotonic() + 20
+        while requests.get(url + '/health', timeout=5).status_code != 200:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        assert requests.get(url + '/health', timeout=5).status_code == 200
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+    with open('/dev/full', 'w') as full:
+        for command, status in [(['detect', '/nowhere.png'], 1), (['match', '/nowhere.png', '/nowhere.png'], 1), (['serve', '--weights', '/nowhere'], 1)]:
+            assert subprocess.run([program('superpoint'), *command], stderr=full, timeout=20).returncode == status, command
 
 
 def test_all_bodies_together_have_a_limit(serve):
