@@ -219,6 +219,9 @@ Compute compute_of(const ttsp_compute& compute) {
     }
     config.math_approx_mode = false;
     config.fp32_dest_acc_en = compute.fp32_accumulation != 0;
+    // A convolution sums one row of the kernel after the other. Without this, what it has summed by then waits in the
+    // output's format, bf16, whatever the sums are in.
+    config.packer_l1_acc = config.fp32_dest_acc_en;
     return config;
 }
 

@@ -1,6 +1,7 @@
 //! Finding `libttsp.so` and checking that it is the right one.
 
 use std::ffi::{CStr, c_int};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,8 +26,6 @@ pub struct Library {
 struct Loaded {
     functions: Functions,
     path: PathBuf,
-    /// Never used again, but the functions are in it.
-    _library: libloading::Library,
 }
 
 impl Library {
@@ -52,6 +51,8 @@ impl Library {
         // have replaced this program.
         let library = unsafe { libloading::Library::new(path) }
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
+        // Never unloaded: TT-NN leaves destructors that run at the end of the process, and would not be there any more.
+        let library = ManuallyDrop::new(library);
         let symbol = |error: libloading::Error| LoadError::Symbol { path: path.to_owned(), reason: error.to_string() };
         // SAFETY: this function has had this signature since the first version.
         let version = unsafe { library.get::<unsafe extern "C" fn() -> u32>(b"ttsp_abi_version\0") }.map_err(symbol)?;
@@ -60,9 +61,9 @@ impl Library {
         if found != abi::ABI_VERSION {
             return Err(LoadError::Version { path: path.to_owned(), found, expected: abi::ABI_VERSION });
         }
-        // SAFETY: the version says that these are the signatures; the library is kept beside them.
+        // SAFETY: the version says that these are the signatures; the library stays where it is.
         let functions = unsafe { Functions::of(&library) }.map_err(symbol)?;
-        Ok(Self { loaded: Arc::new(Loaded { functions, path: path.to_owned(), _library: library }) })
+        Ok(Self { loaded: Arc::new(Loaded { functions, path: path.to_owned() }) })
     }
 
     /// The file, or the name by which the dynamic loader found it.

@@ -1,8 +1,9 @@
 //! What the operations compute, in f32. The caller rounds the results to the tensor's format.
 
-use tt_metal_sys::{Compute, Conv2dOptions, Fidelity, MaxPool2dOptions};
+use tt_metal_sys::{Conv2dOptions, MaxPool2dOptions};
 
 use super::gemm;
+use super::matrix_unit::tf32;
 
 /// Position of an element in row-major order.
 pub(super) fn flat(shape: [usize; 4], at: [usize; 4]) -> usize {
@@ -22,8 +23,15 @@ pub(super) fn pick(values: &[f32], shape: [usize; 4], source: impl Fn([usize; 4]
     out
 }
 
-/// `weights` is `[kernel row, kernel column, in][out]`; row by row of the output as a product of matrices.
-pub(in crate::p150) fn conv2d(options: &Conv2dOptions, weights: &[f32], bias: &[f32], map: &[f32]) -> Vec<f32> {
+/// `weights` is `[kernel row, kernel column, in][out]`; row by row of the output as a product of matrices, to which `add` adds
+/// the bias.
+pub(in crate::p150) fn conv2d(
+    options: &Conv2dOptions,
+    weights: &[f32],
+    bias: &[f32],
+    map: &[f32],
+    add: impl Fn(f32, f32) -> f32 + Sync,
+) -> Vec<f32> {
     let Conv2dOptions { height, width, in_channels, out_channels, kernel, stride, padding, relu, .. } = *options;
     let side = |axis: usize, size: usize| (size + 2 * padding[axis] - kernel[axis]) / stride[axis] + 1;
     let (rows, columns) = (side(0, height), side(1, width));
@@ -43,8 +51,8 @@ pub(in crate::p150) fn conv2d(options: &Conv2dOptions, weights: &[f32], bias: &[
         }
         weights.multiply(&patches, row);
         for pixel in row.chunks_exact_mut(out_channels) {
-            for (value, bias) in pixel.iter_mut().zip(bias) {
-                *value += bias;
+            for (value, &bias) in pixel.iter_mut().zip(bias) {
+                *value = add(*value, bias);
                 *value = if relu { value.max(0.0) } else { *value };
             }
         }
@@ -83,26 +91,6 @@ pub(super) fn matmul(a_shape: [usize; 4], b_shape: [usize; 4], a: &[f32], b: &[f
         gemm::in_parallel(out, columns, |row, out| b.multiply(&a[row * depth..][..depth], out));
     }
     out
-}
-
-/// A bf16 number as the packer makes it of a single: ties away from zero.
-pub(super) fn packed(value: f32) -> f32 {
-    if value.is_finite() { f32::from_bits(value.to_bits().wrapping_add(0x8000) & !0xffff) } else { value }
-}
-
-/// What the multiplier takes of the left operand: in up to two passes 7 significant bits, the others cut off. Of the right one
-/// it takes all 8 of bf16 from two passes on.
-pub(super) fn left_operand(compute: Compute, values: &mut [f32]) {
-    match compute.fidelity {
-        Fidelity::LoFi => panic!("one pass is not emulated: it cuts the right operand too"),
-        Fidelity::HiFi2 => values.iter_mut().for_each(|value| *value = f32::from_bits(value.to_bits() & !0x1_ffff)),
-        Fidelity::HiFi3 | Fidelity::HiFi4 => {}
-    }
-}
-
-/// What the matrix unit sees of a single: 11 significant bits, the others cut off.
-pub(super) fn tf32(value: f32) -> f32 {
-    f32::from_bits(value.to_bits() & !0x1fff)
 }
 
 /// Step by step as TT-NN's kernel does it; each step reads what the one before it stored in fp32.

@@ -5,6 +5,7 @@
 //! - With two passes the multiplier takes 7 significant bits of its left operand, the map, and cuts the eighth off. It
 //!   lines up groups of eight products, which rounds the small ones of a group; that is not modelled, and costs a product
 //!   of matrices a correlation of 0.999999. Nor are the card's own exponential and reciprocal root.
+//! - A convolution's bias is added in the matrix unit, which leaves 11 bits of the sum even where the output is fp32.
 //! - Softmax reads fp32 through the matrix unit, which cuts it to 11 bits (TF32), and so does a permute that moves the last
 //!   dimension of a row-major tensor. One in tiles does not, nor do other operations on fp32, which the vector unit does.
 //! - Shapes, layouts and memory are checked as TT-NN does, and where TT-NN is lax, more strictly: what passes here is meant to
@@ -15,10 +16,12 @@
 //!   what traces gave that were recorded after it, for they may lie where it had its own in between. While there is a
 //!   trace nothing is allocated or run outside of it.
 //!
-//! `rules`: what is accepted. `compute`: what is computed. `gemm`: the product under both convolution and matmul.
+//! `rules`: what is accepted. `compute`: what is computed. `gemm`: the product under both convolution and matmul. `matrix_unit`:
+//! what numbers lose on their way.
 
 pub(super) mod compute;
 mod gemm;
+mod matrix_unit;
 mod rules;
 
 use std::cell::{Cell, RefCell};
@@ -54,7 +57,7 @@ impl Values {
     /// Results in a tensor's format as the packer writes them: ties away from zero.
     fn packed(dtype: DType, mut values: Vec<f32>) -> Self {
         if dtype == DType::Bf16 {
-            values.iter_mut().for_each(|value| *value = compute::packed(*value));
+            values.iter_mut().for_each(|value| *value = matrix_unit::packed(*value));
         }
         Self::Float(values)
     }
@@ -487,8 +490,8 @@ impl Device for Emulation {
         let output = rules::conv2d(&conv.options, input.0.spec)?;
         let conv = Rc::clone(conv);
         self.compute("conv2d", conv.options, &[input], output, move |inputs| {
-            compute::left_operand(conv.options.compute, &mut inputs[0]);
-            compute::conv2d(&conv.options, &conv.weights, &conv.bias, &inputs[0])
+            matrix_unit::left_operand(conv.options.compute, &mut inputs[0]);
+            compute::conv2d(&conv.options, &conv.weights, &conv.bias, &inputs[0], matrix_unit::add)
         })
     }
 
@@ -502,7 +505,7 @@ impl Device for Emulation {
         let (a_shape, b_shape) = (a.0.spec.shape, b.0.spec.shape);
         let output = rules::matmul(a.0.spec, b.0.spec, dtype)?;
         self.compute("matmul", (compute, dtype), &[a, b], output, move |inputs| {
-            compute::left_operand(compute, &mut inputs[0]);
+            matrix_unit::left_operand(compute, &mut inputs[0]);
             compute::matmul(a_shape, b_shape, &inputs[0], &inputs[1])
         })
     }
@@ -543,7 +546,7 @@ impl Device for Emulation {
         let shape = input.0.spec.shape;
         self.compute("permute", order, &[input], output, move |inputs| {
             if through_the_matrix_unit {
-                inputs[0].iter_mut().for_each(|value| *value = compute::tf32(*value));
+                inputs[0].iter_mut().for_each(|value| *value = matrix_unit::tf32(*value));
             }
             compute::pick(&inputs[0], output.shape, |to| {
                 let mut at = [0; 4];
