@@ -602,7 +602,7 @@ def test_two_runs_side_by_side(tmp_path):
     # A report without keypoints can still be put beside.
     replay(bag, '--report', tmp_path / 'third', '--compare', new / 'report.json')
     assert report(tmp_path / 'third')['agreement'] is None
-    foreign = bags.write_mcap(tmp_path / 'foreign.mcap', [(TOPIC, IMAGE, 7, bags.image(np.zeros((48, 64), np.uint8)))])
+    foreign = bags.write_mcap(tmp_path / 'foreign.mcap', [(TOPIC, IMAGE, 7_000, bags.image(np.zeros((48, 64), np.uint8)))])
     assert 'no image of the same log time' in replay(foreign, '--report', tmp_path / 'fourth', '--compare', old / 'report.json')
     assert 'written over' in replay(bag, '--report', new, '--out', old / 'keypoints.mcap',
                                     '--compare', old / 'report.json', status=1)
