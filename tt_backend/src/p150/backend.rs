@@ -1,5 +1,6 @@
 //! All of a detection on a p150.
 
+use std::any::Any;
 use std::time::{Duration, Instant};
 
 use half::bf16;
@@ -66,7 +67,7 @@ impl P150Backend {
             return Err(unavailable(format!("its network frame is {}, not {size}", Size::NETWORK)));
         }
         let loaded = weights.clone();
-        let open = move |step: &dyn Fn()| open_session(&library, &loaded, size, device_id, step);
+        let open = move |step: &dyn Fn(), card: &mut _| open_session(&library, &loaded, size, device_id, step, card);
         let (worker, name) = Worker::start(Deadlines::default(), open).map_err(|error| match error {
             Error::Device { reason } => unavailable(reason),
             error => error,
@@ -174,6 +175,7 @@ fn open_session(
     size: Size,
     device_id: u32,
     step: &dyn Fn(),
+    card: &mut Option<Box<dyn Any>>,
 ) -> Result<(Session<Ttnn>, String), String> {
     let device = library.open(&device_options(device_id)).map_err(|error| {
         if error.reason.contains("No chips detected") {
@@ -188,9 +190,14 @@ fn open_session(
         }
         format!("card {device_id} cannot be opened: {}; if another program has it, end that", error.reason)
     })?;
+    *card = Some(Box::new(device.clone()));
     let info = device.info().map_err(|error| error.to_string())?;
-    if info.arch != Arch::Blackhole {
-        return Err(format!("card {device_id} is no Blackhole card such as the p150, but {:?}", info.arch));
+    match info.arch {
+        Arch::Blackhole => {}
+        Arch::Wormhole => {
+            return Err(format!("card {device_id} is a Wormhole card, and no Blackhole card such as the p150"));
+        }
+        _ => return Err(format!("card {device_id} is no Blackhole card such as the p150")),
     }
     let [columns, rows] = info.grid;
     let name = format!("p150, {columns}x{rows} cores, TT-NN {}", library.ttnn_version());

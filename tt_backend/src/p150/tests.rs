@@ -1,5 +1,6 @@
 //! The graph on the emulation: against the host's definitions bit by bit, and against the fp32 network on photos.
 
+use std::any::Any;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -457,7 +458,7 @@ fn backend(deadlines: Deadlines, failure: Option<DeviceError>) -> P150Backend {
 
 /// A backend whose card is changed by `change` once it is prepared.
 fn backend_with(deadlines: Deadlines, change: impl FnOnce(&Emulation) + Send + 'static) -> P150Backend {
-    let open = move |_: &dyn Fn()| {
+    let open = move |_: &dyn Fn(), _: &mut _| {
         let mut session = Session::new(Emulation::default(), &weights(), SMALL).map_err(|error| error.to_string())?;
         session.prepare(&[SMALL], &[4]).map_err(|error| error.to_string())?;
         change(session.device());
@@ -562,7 +563,7 @@ fn preparing_has_a_deadline_of_its_own() {
 fn a_card_that_hangs_while_it_is_opened_is_given_up() {
     let deadlines = Deadlines { prepare: Duration::from_secs(2), ..PATIENT };
     let open = |steps: u64, seconds| {
-        move |step: &dyn Fn()| {
+        move |step: &dyn Fn(), _: &mut _| {
             (0..steps).for_each(|_| {
                 std::thread::sleep(Duration::from_secs(seconds));
                 step();
@@ -586,9 +587,26 @@ fn a_card_that_hangs_is_given_up_in_time() {
 
 #[test]
 fn a_card_that_cannot_be_opened_says_why() {
-    let open = |_: &dyn Fn()| Err::<(Session<Emulation>, String), _>("no card is found".to_owned());
+    let open = |_: &dyn Fn(), _: &mut _| Err::<(Session<Emulation>, String), _>("no card is found".to_owned());
     let error = Worker::start(Deadlines::default(), open).unwrap_err().to_string();
     assert_eq!(error, "the p150 failed: no card is found");
+}
+
+/// A card that failed may hang when it is closed.
+#[test]
+fn what_failed_is_told_before_the_card_is_closed() {
+    struct Hangs;
+    impl Drop for Hangs {
+        fn drop(&mut self) {
+            std::thread::sleep(Duration::from_secs(5));
+        }
+    }
+    let open = |_: &dyn Fn(), card: &mut Option<Box<dyn Any>>| {
+        *card = Some(Box::new(Hangs));
+        Err::<(Session<Emulation>, String), _>("its maps are wrong".to_owned())
+    };
+    let deadlines = Deadlines { prepare: Duration::from_secs(2), answer: Duration::from_millis(100) };
+    assert!(Worker::start(deadlines, open).unwrap_err().to_string().contains("its maps are wrong"));
 }
 
 pub(super) const CONV: Conv2dOptions = Conv2dOptions {
@@ -641,6 +659,11 @@ fn refuses_what_cannot_work<D: Device>(device: &D) {
     refused("half the input channels", device.prepare_conv2d(&CONV, &weights[..32 * 32 * 9], &bias[..32]));
     refused("a bias too long", device.prepare_conv2d(&CONV, &weights, &bias));
     let higher = prepare(&Conv2dOptions { height: 9, ..CONV });
+    refused("steps of 0", prepare(&Conv2dOptions { stride: [0, 1], ..CONV }));
+    refused("a window of nothing", prepare(&Conv2dOptions { kernel: [3, 0], ..CONV }));
+    refused("a window larger than its map", prepare(&Conv2dOptions { height: 1, padding: [0, 1], ..CONV }));
+    refused("a convolution to nothing", device.prepare_conv2d(&Conv2dOptions { out_channels: 0, ..CONV }, &[], &[]));
+    refused("a pool in steps of 0", device.max_pool2d(&map, &MaxPool2dOptions { stride: [1, 0], ..POOL }));
     refused("another height", higher.and_then(|conv| device.conv2d(&conv, &map)));
     let large = prepare(&Conv2dOptions { height: 1080, width: 1920, ..CONV });
     let large_map = device.allocate(Spec { shape: [1, 1, 1080 * 1920, 64], ..BF16 });
@@ -651,6 +674,9 @@ fn refuses_what_cannot_work<D: Device>(device: &D) {
     refused("another volume", device.reshape(&map, [1, 1, 64, 65]));
     refused("eq of other shapes", device.eq(&tiles, &wide));
     refused("top-k of fp32", device.topk(&device.typecast(&tiles, DType::F32).unwrap(), 64));
+    refused("too large a k", device.topk(&tiles, 65));
+    refused("a product of integers", device.matmul(&tiles, &tiles, Compute::HIFI2, DType::U16));
+    refused("a typecast to integers", device.typecast(&tiles, DType::U16));
     refused("indices that are no integers", device.gather(&tiles, &tiles));
     refused("reading tiles", device.read(&tiles, &mut [0; 4096]));
 }
@@ -669,7 +695,6 @@ fn the_emulation_refuses_what_the_card_would() {
     refused("a reshape through tiles", device.reshape(&tiles, [1, 1, 128, 32]));
     refused("row-major eq", device.eq(&map, &map));
     refused("eq of two formats", device.eq(&tiles, &device.typecast(&tiles, DType::F32).unwrap()));
-    refused("too large a k", device.topk(&tiles, 65));
     refused("tiles as a table", device.embedding(&map, &tiles));
 
     device.max_pool2d(&map, &POOL).unwrap();
@@ -717,7 +742,9 @@ fn a_mock_card_refuses_the_same() {
     let library = Library::load().unwrap();
     library.mock().unwrap();
     refused("no L1 for configuration", library.open(&DeviceOptions { l1_small_bytes: 0, ..DeviceOptions::default() }));
+    refused("three queues", library.open(&DeviceOptions { queues: 3, ..DeviceOptions::default() }));
     let device = library.open(&DeviceOptions::default()).unwrap();
+    refused("more elements than can be counted", device.allocate(Spec { shape: [1 << 20; 4], ..BF16 }));
     let larger_than_dram = Spec { shape: [1, 1, 1 << 20, 1 << 16], ..BF16 };
     refused("a tensor larger than DRAM", device.allocate(larger_than_dram));
     let map = device.allocate(BF16).unwrap();

@@ -4,6 +4,7 @@
 //! own, and the caller waits with a deadline. A card that failed or did not answer in time is not asked again: what is in its
 //! queues then is anyone's guess.
 
+use std::any::Any;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -78,15 +79,18 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread, which opens its card with `open` and prepares it; `open` calls its argument after each step, and
-    /// also gives a name for people. Waits until it is ready.
+    /// Starts the thread, which opens its card with `open` and prepares it; `open` calls its first argument after each step,
+    /// and also gives a name for people. Waits until it is ready.
+    ///
+    /// A card that cannot be prepared may hang when it is closed, so `open` leaves it in the place that its second argument
+    /// is; what went wrong is told before it is closed.
     ///
     /// # Errors
     ///
     /// What went wrong, or that it took too long.
     pub(super) fn start<D: Device + 'static>(
         deadlines: Deadlines,
-        open: impl FnOnce(&dyn Fn()) -> Result<(Session<D>, String), String> + Send + 'static,
+        open: impl FnOnce(&dyn Fn(), &mut Option<Box<dyn Any>>) -> Result<(Session<D>, String), String> + Send + 'static,
     ) -> Result<(Self, String), Error> {
         // One task and its answers: the caller waits for each.
         let (tasks, next) = sync_channel::<Task>(1);
@@ -95,7 +99,8 @@ impl Worker {
             let preparing = || {
                 let _ = say.send(Message::Preparing);
             };
-            match open(&preparing) {
+            let mut card = None;
+            match open(&preparing, &mut card) {
                 Ok((mut session, name)) => {
                     let mut going = say.send(Message::Ready(name)).is_ok();
                     while going && let Ok(task) = next.recv() {

@@ -139,11 +139,20 @@ int one_result(ttsp_tensor** out, Work&& work) noexcept {
 
 Shape shape_of(const uint32_t dims[4]) { return Shape({dims[0], dims[1], dims[2], dims[3]}); }
 
-uint64_t volume(const uint32_t dims[4]) { return uint64_t{dims[0]} * dims[1] * dims[2] * dims[3]; }
-
 std::string text(const uint32_t dims[4]) {
     return "[" + std::to_string(dims[0]) + ", " + std::to_string(dims[1]) + ", " + std::to_string(dims[2]) + ", " +
            std::to_string(dims[3]) + "]";
+}
+
+/// How many elements a tensor has; refused where that cannot be counted.
+uint64_t volume(const uint32_t dims[4]) {
+    uint64_t elements = 1;
+    for (int axis = 0; axis < 4; ++axis) {
+        if (__builtin_mul_overflow(elements, uint64_t{dims[axis]}, &elements)) {
+            refuse(text(dims) + " has more elements than can be counted");
+        }
+    }
+    return elements;
 }
 
 DataType dtype_of(uint32_t dtype) {
@@ -195,6 +204,7 @@ ttsp_spec spec_of(const ttnn::Tensor& tensor) {
 }
 
 TensorSpec tensor_spec_of(const ttsp_spec& spec) {
+    (void)volume(spec.shape);
     return TensorSpec(
         shape_of(spec.shape),
         TensorLayout(dtype_of(spec.dtype), PageConfig(layout_of(spec.layout)), memory_of(spec.memory)));
@@ -262,6 +272,33 @@ void check_map(const ttnn::Tensor& input, uint32_t height, uint32_t width, uint3
     }
 }
 
+/// TT-NN divides by some of these without a look.
+void check_window(
+    uint32_t height, uint32_t width, uint32_t channels, const uint32_t kernel[2], const uint32_t stride[2],
+    const uint32_t padding[2]) {
+    const uint32_t map[2] = {height, width};
+    if (channels == 0) {
+        refuse("a map of 0 channels");
+    }
+    for (int axis = 0; axis < 2; ++axis) {
+        if (map[axis] == 0 || kernel[axis] == 0 || stride[axis] == 0 ||
+            kernel[axis] > uint64_t{map[axis]} + 2 * uint64_t{padding[axis]}) {
+            refuse(
+                "a window of " + std::to_string(kernel[0]) + "x" + std::to_string(kernel[1]) + " in steps of " +
+                std::to_string(stride[0]) + "x" + std::to_string(stride[1]) + ", on a map of " + std::to_string(height) +
+                "x" + std::to_string(width));
+        }
+    }
+}
+
+/// Products and sums are of floating-point numbers; TT-NN would make something of integers.
+DataType float_of(uint32_t dtype) {
+    if (dtype != TTSP_BF16 && dtype != TTSP_F32) {
+        refuse("dtype " + std::to_string(dtype) + " of the output is neither bf16 nor fp32");
+    }
+    return dtype_of(dtype);
+}
+
 /// TT-NN would spread the smaller one, and mix number formats.
 void check_alike(const ttnn::Tensor& a, const ttnn::Tensor& b) {
     const auto first = spec_of(a);
@@ -322,6 +359,9 @@ int ttsp_device_open(const ttsp_device_options* options, ttsp_device** out) {
         if (options->l1_small_bytes == 0) {
             // TT-NN accepts it and fails in the first convolution.
             refuse("l1_small_bytes is 0, but conv2d and max_pool2d need some");
+        }
+        if (options->queues != 1 && options->queues != 2) {
+            refuse("queues is " + std::to_string(options->queues) + ", but 1 or 2 can be opened");
         }
         const auto type = dispatch_of(options->dispatch);
         auto device = std::make_unique<ttsp_device>();
@@ -492,6 +532,10 @@ int ttsp_conv2d_prepare(
     ttsp_conv** out) {
     return guarded([&] {
         const auto& o = *options;
+        check_window(o.height, o.width, o.in_channels, o.kernel, o.stride, o.padding);
+        if (o.out_channels == 0) {
+            refuse("a convolution to 0 channels");
+        }
         const uint32_t kernel[4] = {o.out_channels, o.in_channels, o.kernel[0], o.kernel[1]};
         // TT-NN takes weights of another input width without a word.
         if (weight_count != volume(kernel) || bias_count != o.out_channels) {
@@ -509,7 +553,7 @@ int ttsp_conv2d_prepare(
         const uint32_t bias_dims[4] = {1, 1, 1, o.out_channels};
         const auto config = conv_config_of(o);
         const auto compute = compute_of(o.compute);
-        const auto dtype = dtype_of(o.output_dtype);
+        const auto dtype = float_of(o.output_dtype);
         const auto slices = slices_of(o.dram_slices);
         const auto layout = layout_of(o.input_layout);
         const auto memory = memory_of(o.input_memory == TTSP_L1_SHARDED ? uint32_t{TTSP_L1} : o.input_memory);
@@ -549,6 +593,7 @@ int ttsp_max_pool2d(const ttsp_tensor* input, const ttsp_max_pool2d_options* opt
     return one_result(out, [&] {
         const auto& o = *options;
         check_map(input->tensor, o.height, o.width, o.channels);
+        check_window(o.height, o.width, o.channels, o.kernel, o.stride, o.padding);
         for (int axis = 0; axis < 2; ++axis) {
             if (o.padding[axis] > o.kernel[axis] / 2) {
                 refuse(
@@ -573,7 +618,7 @@ int ttsp_matmul(
     const ttsp_tensor* a, const ttsp_tensor* b, const ttsp_compute* compute, uint32_t dtype, ttsp_tensor** out) {
     return one_result(out, [&] {
         return ttnn::matmul(
-            a->tensor, b->tensor, false, false, memory_of(TTSP_DRAM), dtype_of(dtype), std::nullopt, std::nullopt,
+            a->tensor, b->tensor, false, false, memory_of(TTSP_DRAM), float_of(dtype), std::nullopt, std::nullopt,
             compute_of(*compute));
     });
 }
@@ -636,7 +681,7 @@ int ttsp_to_memory(const ttsp_tensor* input, uint32_t memory, ttsp_tensor** out)
 }
 
 int ttsp_typecast(const ttsp_tensor* input, uint32_t dtype, ttsp_tensor** out) {
-    return one_result(out, [&] { return ttnn::typecast(input->tensor, dtype_of(dtype)); });
+    return one_result(out, [&] { return ttnn::typecast(input->tensor, float_of(dtype)); });
 }
 
 int ttsp_add(const ttsp_tensor* a, const ttsp_tensor* b, ttsp_tensor** out) {
@@ -670,6 +715,10 @@ int ttsp_multiply(const ttsp_tensor* a, const ttsp_tensor* b, ttsp_tensor** out)
 
 int ttsp_topk(const ttsp_tensor* input, uint32_t k, ttsp_tensor** values, ttsp_tensor** indices) {
     return guarded([&] {
+        const auto spec = spec_of(input->tensor);
+        if (k == 0 || k > spec.shape[3]) {
+            refuse("the " + std::to_string(k) + " largest of " + std::to_string(spec.shape[3]));
+        }
         auto result = ttnn::topk(input->tensor, k, -1, /*largest=*/true, /*sorted=*/true, memory_of(TTSP_DRAM));
         auto first = std::make_unique<ttsp_tensor>(ttsp_tensor{std::move(result.at(0))});
         *indices = new ttsp_tensor{std::move(result.at(1))};
@@ -686,6 +735,12 @@ int ttsp_gather(const ttsp_tensor* input, const ttsp_tensor* indices, ttsp_tenso
 int ttsp_embedding(const ttsp_tensor* indices, const ttsp_tensor* table, ttsp_tensor** out) {
     return one_result(out, [&] {
         const auto spec = spec_of(indices->tensor);
+        if (spec.shape[0] != 1 || spec.shape[1] != 1 || spec.shape[2] != 1) {
+            refuse("indices are " + text(spec.shape) + ", but [1, 1, 1, n] is due");
+        }
+        if (spec.dtype != TTSP_U16 && spec.dtype != TTSP_U32) {
+            refuse("indices that are no integers");
+        }
         auto rows = ttnn::embedding(
             indices->tensor, table->tensor, std::nullopt, Layout::TILE, ttnn::prim::EmbeddingsType::GENERIC,
             std::nullopt, memory_of(TTSP_DRAM));

@@ -47,6 +47,10 @@ impl Library {
     ///
     /// As [`Library::load`].
     pub fn load_from(path: &Path) -> Result<Self, LoadError> {
+        // The loader would wait for what comes out of a pipe.
+        if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+            return Err(LoadError::Open { path: path.to_owned(), reason: "it is no file".to_owned() });
+        }
         // SAFETY: initialisers of the library run. A file of this name that does harm when it is loaded could as well
         // have replaced this program.
         let library = unsafe { libloading::Library::new(path) }
@@ -110,7 +114,41 @@ impl Library {
             return Ok(());
         }
         // SAFETY: the function takes nothing; the string is copied before this thread's next call.
-        let reason = unsafe { CStr::from_ptr((self.functions().last_error)()) }.to_string_lossy().into_owned();
-        Err(Error { operation, reason })
+        let reason = unsafe { CStr::from_ptr((self.functions().last_error)()) }.to_string_lossy();
+        Err(Error { operation, reason: one_line(&reason) })
+    }
+}
+
+/// An error's text for one line of a log: TT-NN writes several, and colours some.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(escape) = rest.find('\x1b') {
+        line.push_str(&rest[..escape]);
+        // ECMA-48: after the introducer, parameters, and a letter that ends the sequence.
+        let sequence = rest[escape + 1..].trim_start_matches('[');
+        let mut end = sequence.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').chars();
+        end.next();
+        rest = end.as_str();
+    }
+    line.push_str(rest);
+    let words: Vec<&str> =
+        line.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()).collect();
+    if words.is_empty() { "no reason is given".to_owned() } else { words.join(" ") }
+}
+
+#[test]
+fn an_error_is_one_line_of_plain_text() {
+    for (text, line) in [
+        ("Out of Memory: 5 B", "Out of Memory: 5 B"),
+        ("first\n  second\r\n", "first second"),
+        ("\x1b[31;1mred\x1b[0m, plain", "red, plain"),
+        ("\x1b", "no reason is given"),
+        ("a\x1b[", "a"),
+        ("\x1b[3", "no reason is given"),
+        ("\x1b[1é end", "end"),
+        (" \n", "no reason is given"),
+    ] {
+        assert_eq!(one_line(text), line, "{text:?}");
     }
 }

@@ -39,8 +39,22 @@ pub(super) fn host_access(operation: &'static str, spec: Spec, bytes: usize) -> 
 }
 
 /// Ours alone: TT-NN takes weights of another input width.
+/// A window that fits on its map; TT-NN divides by the steps without a look.
+fn window(
+    operation: &'static str,
+    map: [usize; 2],
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    pad: [usize; 2],
+) -> Result<()> {
+    let fits = (0..2).all(|i| stride[i] > 0 && kernel[i] > 0 && map[i] > 0 && kernel[i] <= map[i] + 2 * pad[i]);
+    check(operation, fits, || format!("a window of {kernel:?} in steps of {stride:?} on a map of {map:?}"))
+}
+
 pub(super) fn conv2d_weights(options: &Conv2dOptions, weights: usize, biases: usize) -> Result<()> {
-    let Conv2dOptions { in_channels, out_channels, kernel, .. } = *options;
+    let Conv2dOptions { height, width, in_channels, out_channels, kernel, stride, padding, .. } = *options;
+    window("prepare conv2d", [height, width], kernel, stride, padding)?;
+    check("prepare conv2d", in_channels * out_channels > 0, || format!("{in_channels} to {out_channels} channels"))?;
     let due = out_channels * in_channels * kernel[0] * kernel[1];
     check("prepare conv2d", weights == due && biases == out_channels, || {
         format!("{weights} weights and {biases} biases for {out_channels} x {in_channels} x {kernel:?}")
@@ -86,6 +100,7 @@ pub(super) fn conv2d(options: &Conv2dOptions, input: Spec) -> Result<Spec> {
 
 pub(super) fn max_pool2d(options: &MaxPool2dOptions, input: Spec) -> Result<Spec> {
     let o = options;
+    window("max_pool2d", [o.height, o.width], o.kernel, o.stride, o.padding)?;
     let padded = o.padding[0] <= o.kernel[0] / 2 && o.padding[1] <= o.kernel[1] / 2;
     check("max_pool2d", padded, || format!("padding {:?} is more than half of the window {:?}", o.padding, o.kernel))?;
     check("max_pool2d", o.channels.is_multiple_of(TILE), || format!("{} channels are not whole tiles", o.channels))?;
