@@ -64,7 +64,10 @@ def recordings(arguments):
     found = []
     for argument in arguments:
         if argument.startswith('@'):
-            lines = pathlib.Path(argument[1:]).read_text().splitlines()
+            try:
+                lines = pathlib.Path(argument[1:]).read_text().splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                sys.exit(f'cannot read the list {argument[1:]}: {error}')
             found += recordings([line.strip() for line in lines if line.strip() and not line.startswith('#')])
             continue
         path = pathlib.Path(argument)
@@ -117,7 +120,8 @@ def replay(program, path, folder, options):
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=end_with_parent)
         if done.returncode < 0:
             raise Died(f'superpoint was ended by signal {-done.returncode}')
-        if (attempt / 'report.json').is_file():
+        # A replay that failed or was interrupted may have left a report on what it did until then.
+        if done.returncode in (0, 3) and (attempt / 'report.json').is_file():
             # All at once: a folder that is there is complete.
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(attempt, folder)
@@ -131,8 +135,9 @@ def line(name, path, folder, failure):
     row = {'name': name, 'status': 'failed', 'path': str(path), 'note': failure.replace('\n', '; ')}
     if (folder / 'report.json').is_file():
         report = json.loads((folder / 'report.json').read_text())
-        row['status'] = 'damaged' if report['recording']['damage'] or report['rejected'] else 'done'
-        row['note'] = '; '.join(report['recording']['damage'])
+        recording = report['recording']
+        row['status'] = 'damaged' if recording['damage'] or recording['lost'] or report['rejected'] else 'done'
+        row['note'] = '; '.join(recording['damage'])
         for column, keys in FIGURES.items():
             value = report
             for key in keys:
@@ -166,6 +171,11 @@ def arguments():
     parser.add_argument('--tries', type=int, default=3, help='of a recording whose worker dies [3]')
     parser.add_argument('--program', default='superpoint', help='where the command line is')
     args = parser.parse_args(words)
+    if args.workers is not None and args.workers < 1 or args.cores <= 0 or args.tries < 1:
+        parser.error('--workers, --cores and --tries must be positive')
+    workers = args.workers or os.cpu_count()
+    if not args.address and args.cores > workers:
+        parser.error(f'--cores {args.cores:g} for a replay, but --workers makes {workers} in all: none could start')
     for option in options:
         if option.split('=')[0] in ('--out', '--report'):
             parser.error(f'{option} behind `--` would make all replays write the same file; reports go to the folder of '

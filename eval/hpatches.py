@@ -67,6 +67,8 @@ class Features:
 
 def scenes(folder):
     """Names of the scenes: folders `i_...` (illumination) and `v_...` (viewpoint)."""
+    if not folder.is_dir():
+        sys.exit(f'{folder} is no folder')
     found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[:2] in ('i_', 'v_'))
     if not found:
         sys.exit(f'{folder} holds no scenes (folders i_... and v_... with 1.ppm to 6.ppm and H_1_2 to H_1_6)')
@@ -97,7 +99,10 @@ def resized_from_original(size):
 
 def true_homography(folder, index, first_size, second_size):
     """From the first resized image to another."""
-    original = np.loadtxt(folder / f'H_1_{index}')
+    file = folder / f'H_1_{index}'
+    original = np.loadtxt(file)
+    if original.shape != (3, 3) or not np.isfinite(original).all() or np.linalg.matrix_rank(original) < 3:
+        raise ValueError(f'{file} is no homography: {original.tolist()}')
     return resized_from_original(second_size) @ original @ np.linalg.inv(resized_from_original(first_size))
 
 
@@ -372,7 +377,10 @@ def arguments():
                         help='how `superpoint detect` picks keypoints')
     parser.add_argument('--transformers', action='store_true', help="a second column: the `transformers` model, fp32")
     parser.add_argument('--jobs', type=int, default=2, help='scenes at a time [2]')
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.jobs < 1:
+        parser.error(f'--jobs is {args.jobs}, but must be 1 or more')
+    return args
 
 
 def main():

@@ -75,7 +75,14 @@ impl Synth {
     /// If the photo is too small for the motion, or the files cannot be written.
     pub fn write(&self, photo: &Photo, out: &Path, tell: impl Fn()) -> anyhow::Result<()> {
         let views = self.views(photo.size)?;
+        let beside = file_beside(out);
+        let written = || format!("cannot write {}", beside.display());
         let mut output = Output::create(out, TOPIC, &Definition::IMAGE)?;
+        // The truth of an earlier recording shall not be taken for that of one that is not finished.
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(written),
+            _ => {}
+        }
         let mut truth = TruthFile { frames: Vec::new() };
         for (index, view) in views.iter().enumerate() {
             let seconds = index as f64 / self.rate_hz;
@@ -100,9 +107,7 @@ impl Synth {
             tell();
         }
         output.finish()?;
-        let beside = file_beside(out);
-        std::fs::write(&beside, serde_json::to_string(&truth)?)
-            .with_context(|| format!("cannot write {}", beside.display()))
+        std::fs::write(&beside, serde_json::to_string(&truth)?).with_context(written)
     }
 
     /// From pixels of each image to pixels of the photo, as large as fits into the photo.

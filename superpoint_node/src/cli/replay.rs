@@ -1,8 +1,9 @@
 //! `superpoint replay`: a recording's images through the detector.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -12,7 +13,7 @@ use signal_hook::flag;
 use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print, progress};
 use crate::log::say;
 use crate::replay::analysis::truth::file_beside;
-use crate::replay::bag::{Recording, TimeRange};
+use crate::replay::bag::Recording;
 use crate::replay::topic::{self, TopicError};
 use crate::replay::{Replay, ReportOptions, Summary, report};
 
@@ -68,9 +69,9 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
     let mut settings = args.detector.settings()?;
     args.params.apply(&mut settings)?;
     let stop = stop_on_signals()?;
-    let recording = Recording::open(&args.bag)?;
+    let recording = Recording::open(&args.bag, &stop)?;
     let truth = args.truth.clone().or_else(|| Some(file_beside(&args.bag)).filter(|file| file.is_file()));
-    refuse_lost_input(args, &recording, truth.as_ref())?;
+    refuse_lost_files(args, &recording, truth.as_ref())?;
     let (topic, kind) = match topic::choose(&recording, args.topic.as_deref()) {
         Ok(chosen) => chosen,
         Err(error) if !recording.damage().is_empty() => {
@@ -85,7 +86,8 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
         recording: &recording,
         topic: &topic,
         kind,
-        range: range(args, &recording),
+        start_s: args.start,
+        duration_s: args.duration,
         every: args.every as usize,
         out: args.out.clone(),
         report: args.report.clone().map(|folder| ReportOptions { folder, truth, compare: args.compare.clone() }),
@@ -103,42 +105,47 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
         bar.set_message(format!("{images} images"));
     })?;
     bar.finish_and_clear();
-    print(&format!("{}\n", line(&summary, &topic.name)))?;
-    if stop.load(Ordering::Relaxed) {
+    print(&format!("{}\n", line(&summary, &replay)))?;
+    if summary.interrupted {
         bail!("interrupted; what was found until then is complete");
     }
     Ok(say_what_is_missing(&summary, &topic.name))
 }
 
-/// Refuses to write over what is read.
-fn refuse_lost_input(args: &ReplayArgs, recording: &Recording, truth: Option<&PathBuf>) -> Result<(), WrongUsage> {
+/// Refuses to write over what is read, and one result over another.
+fn refuse_lost_files(args: &ReplayArgs, recording: &Recording, truth: Option<&PathBuf>) -> Result<(), WrongUsage> {
     let reports = args.report.iter().flat_map(|folder| report::FILES.map(|name| folder.join(name)));
+    if let Some(out) = &args.out
+        && reports.clone().any(|report| is_same(out, &report))
+    {
+        let out = out.display();
+        return Err(WrongUsage(format!("{out} would be written twice, the report over the keypoints")));
+    }
     let written: Vec<PathBuf> = args.out.iter().cloned().chain(reports).collect();
     let others = [truth, args.compare.as_ref(), args.detector.config.as_ref(), args.detector.weights.as_ref()];
     let metadata = args.bag.join("metadata.yaml");
     let read = recording.files().chain([&metadata]).chain(others.into_iter().flatten());
-    let read: Vec<PathBuf> = read.filter_map(|path| path.canonicalize().ok()).collect();
-    // What is not there yet is nobody's input.
-    match written.iter().find(|path| path.canonicalize().is_ok_and(|path| read.contains(&path))) {
+    // By number, for a file may have several names; what is not there yet is nobody's input.
+    let number = |path: &PathBuf| path.metadata().ok().map(|about| (about.dev(), about.ino()));
+    let read: Vec<(u64, u64)> = read.filter_map(number).collect();
+    match written.iter().find(|path| number(path).is_some_and(|number| read.contains(&number))) {
         Some(path) => Err(WrongUsage(format!("{} is read, and would be written over", path.display()))),
         None => Ok(()),
     }
 }
 
-fn wrong_topic(error: TopicError) -> anyhow::Error {
-    if error.is_choice() { WrongUsage(error.to_string()).into() } else { error.into() }
+/// Whether two files that need not be there yet are the same one.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |file: &Path| {
+        let file = path::absolute(file).ok()?;
+        let folder = file.parent()?;
+        Some((folder.canonicalize().unwrap_or_else(|_| folder.to_owned()), file.file_name()?.to_owned()))
+    };
+    place(one).is_some_and(|one| place(other) == Some(one))
 }
 
-/// Seconds from the recording's first message on, as log times.
-fn range(args: &ReplayArgs, recording: &Recording) -> TimeRange {
-    if args.start == 0.0 && args.duration.is_none() {
-        return TimeRange::ALL;
-    }
-    let first = recording.span().map_or(0, |(first, _)| first);
-    let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
-    let from = first.saturating_add(nanoseconds(args.start));
-    let until = args.duration.map_or(u64::MAX, |duration| from.saturating_add(nanoseconds(duration)));
-    TimeRange { from, until }
+fn wrong_topic(error: TopicError) -> anyhow::Error {
+    if error.is_choice() { WrongUsage(error.to_string()).into() } else { error.into() }
 }
 
 /// Set by the first interrupt, so that the output is closed; the second one ends the program at once.
@@ -156,14 +163,16 @@ fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
 const BAR_STEPS: u64 = 100_000;
 
 /// One line for people.
-fn line(summary: &Summary, topic: &str) -> String {
+fn line(summary: &Summary, replay: &Replay<'_>) -> String {
     let &Summary { images, keypoints, elapsed, .. } = summary;
+    let topic = &replay.topic.name;
     let seconds = elapsed.as_secs_f64();
     if images == 0 && summary.read > 0 {
         return format!("no image of {topic} could be used");
     }
     if images == 0 {
-        return format!("no image of {topic} was found in that part of the recording");
+        let where_looked = if replay.start_s == 0.0 && replay.duration_s.is_none() { "" } else { "that part of " };
+        return format!("no image of {topic} is in {where_looked}the recording");
     }
     let (each, rate) = (keypoints as f64 / images as f64, images as f64 / seconds);
     format!("{images} images of {topic}, {each:.1} keypoints in each; {seconds:.1} s, {rate:.2} images a second")

@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use tt_backend::Detector;
 
-use self::analysis::Analysis;
 use self::analysis::agreement::Agreement;
 use self::analysis::truth::Truth;
+use self::analysis::{AgreementFigures, Analysis};
 use self::bag::{Damage, Recording, TimeRange, Topic};
 use self::output::{Definition, Output};
 use self::pipeline::Outcome;
@@ -53,8 +53,10 @@ pub struct Replay<'a> {
     pub topic: &'a Topic,
     /// How they are stored.
     pub kind: ImageKind,
-    /// When they were recorded.
-    pub range: TimeRange,
+    /// So many seconds of the recording, from its first message on, are left out.
+    pub start_s: f64,
+    /// So many seconds are taken; `None` takes all that follow.
+    pub duration_s: Option<f64>,
     /// 1 takes every image, 2 every second one.
     pub every: usize,
     /// Where the keypoints are written.
@@ -96,19 +98,29 @@ impl Reporting {
         {
             bail!("{} holds the other run's keypoints and would be written over; choose another --out", ours.display());
         }
+        if let Some(out) = out
+            && report::portable(out, folder).to_str().is_none()
+        {
+            bail!("the report cannot name {}, which is not UTF-8; choose another --out", out.display());
+        }
         let agreement = keypoints.as_deref().map(Agreement::with).transpose()?;
         let truth = truth.as_deref().map(Truth::read).transpose()?;
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
-        // A report that is there is of an earlier run; where this one fails, none shall be taken for its own.
+        Ok(Self { folder: folder.clone(), other, analysis: Analysis::new(truth, agreement) })
+    }
+
+    /// Removes a report of an earlier run: where this one fails, none shall be taken for its own.
+    fn remove_earlier(&self) -> anyhow::Result<()> {
         for name in report::FILES {
-            match std::fs::remove_file(folder.join(name)) {
+            match std::fs::remove_file(self.folder.join(name)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("cannot replace the report in {}", folder.display()));
+                    return Err(error)
+                        .with_context(|| format!("cannot replace the report in {}", self.folder.display()));
                 }
                 _ => {}
             }
         }
-        Ok(Self { folder: folder.clone(), other, analysis: Analysis::new(truth, agreement) })
+        Ok(())
     }
 }
 
@@ -127,11 +139,25 @@ pub struct Summary {
     pub damage: Vec<Damage>,
     /// Images that are missing, where the recording says how many it had.
     pub lost: Option<u64>,
+    /// Whether it was stopped before the end.
+    pub interrupted: bool,
     /// How long it took.
     pub elapsed: Duration,
 }
 
 impl Replay<'_> {
+    /// When the images were recorded that are replayed, as log times.
+    fn range(&self) -> TimeRange {
+        if self.start_s == 0.0 && self.duration_s.is_none() {
+            return TimeRange::ALL;
+        }
+        let first = self.recording.span().map_or(0, |(first, _)| first);
+        let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
+        let from = first.saturating_add(nanoseconds(self.start_s));
+        let until = self.duration_s.map_or(u64::MAX, |duration| from.saturating_add(nanoseconds(duration)));
+        TimeRange { from, until }
+    }
+
     /// Runs the images through the detector. `tell` hears how much of the recording is done, 0 to 1, how many images
     /// that were, and for the first image of each kind that cannot be used, why. Ends early, in good order, when `stop`
     /// is set.
@@ -152,6 +178,7 @@ impl Replay<'_> {
             self.report.as_ref().map(|options| Reporting::begin(options, self.out.as_deref())).transpose()?;
         let mut output =
             self.out.as_deref().map(|out| Output::create(out, OUTPUT_TOPIC, &Definition::KEYPOINTS)).transpose()?;
+        reporting.as_ref().map_or(Ok(()), Reporting::remove_earlier)?;
         let mut summary = Summary::default();
         let sink = |outcome: Outcome, progress: f32| {
             let mut reason = None;
@@ -177,7 +204,8 @@ impl Replay<'_> {
             tell(progress, summary.images, reason.as_deref());
             Ok(())
         };
-        let messages = self.recording.messages(self.topic, self.range);
+        let range = self.range();
+        let messages = self.recording.messages(self.topic, range);
         let end = pipeline::run(messages, self.every, self.kind, settings, detector, stop, sink);
         // Also of a replay that failed, what it wrote shall be readable.
         let closed = output.map_or(Ok(()), Output::finish);
@@ -186,14 +214,22 @@ impl Replay<'_> {
         summary.read = end.read;
         summary.damage = end.damage;
         summary.elapsed = start.elapsed();
+        summary.interrupted = stop.load(Ordering::Relaxed);
         // Of a part of the recording, or of one that was not read to its end, nobody knows how many there should be.
-        if self.range == TimeRange::ALL && !stop.load(Ordering::Relaxed) {
+        if range == TimeRange::ALL && !summary.interrupted {
             let promised = self.recording.promised(self.topic).unwrap_or(0).max(self.topic.count);
             summary.lost = promised.checked_sub(summary.read).filter(|&lost| lost > 0);
         }
         if let Some(Reporting { folder, other, analysis }) = reporting {
             let measured = analysis.finish(summary.elapsed);
-            if summary.images > 0 && measured.agreement.is_some_and(|figures| figures.images == 0) {
+            if summary.images > 0 && measured.figures.truth_unknown == Some(summary.images) {
+                tracing::warn!("the truth knows none of the images: their headers' stamps are not in it");
+            }
+            for damage in measured.agreement.iter().flat_map(|figures| &figures.damage) {
+                tracing::warn!("of the other run's keypoints not all can be read: {damage}");
+            }
+            let is_of_another = |figures: &AgreementFigures| figures.images == 0 && figures.damage.is_empty();
+            if summary.images > 0 && measured.agreement.as_ref().is_some_and(is_of_another) {
                 tracing::warn!("the other run has no image of the same log time; is it of this recording?");
             }
             Report::new(self, settings, detector.model(), &summary, measured, &folder)

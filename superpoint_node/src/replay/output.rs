@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use mcap::records::MessageHeader;
@@ -90,6 +90,7 @@ pub(crate) struct Output {
     writer: Writer<BufWriter<File>>,
     channel: u16,
     count: u32,
+    path: PathBuf,
 }
 
 impl Output {
@@ -108,7 +109,7 @@ impl Output {
             let schema = writer.add_schema(definition.message_type, "ros2msg", text.as_bytes())?;
             let metadata = BTreeMap::from([("offered_qos_profiles".to_owned(), OFFERED_QOS.to_owned())]);
             let channel = writer.add_channel(schema, topic, "cdr", &metadata)?;
-            Ok::<_, anyhow::Error>(Self { writer, channel, count: 0 })
+            Ok::<_, anyhow::Error>(Self { writer, channel, count: 0, path: path.to_owned() })
         };
         create().with_context(|| format!("cannot write {}", path.display()))
     }
@@ -117,14 +118,16 @@ impl Output {
     pub(crate) fn write(&mut self, log_time: u64, publish_time: u64, message: &[u8]) -> anyhow::Result<()> {
         let header = MessageHeader { channel_id: self.channel, sequence: self.count, log_time, publish_time };
         self.count = self.count.wrapping_add(1);
-        self.writer.write_to_known_channel(&header, message).context("cannot write a message")
+        let written = self.writer.write_to_known_channel(&header, message);
+        written.with_context(|| format!("cannot write a message to {}", self.path.display()))
     }
 
     /// Writes the index. Without it the file is readable, but not closed.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
-        self.writer.finish().context("cannot write the index")?;
+        let path = self.path.display();
+        self.writer.finish().with_context(|| format!("cannot write the index of {path}"))?;
         // Dropped, the buffer would lose what the disk no longer takes, and say nothing.
-        self.writer.into_inner().flush().context("cannot write the end of the file")
+        self.writer.into_inner().flush().with_context(|| format!("cannot write the end of {path}"))
     }
 }
 

@@ -199,6 +199,15 @@ def test_a_missing_image_costs_its_scene_only(layout, result, tmp_path):
     assert 'Traceback' not in done.stderr
     assert rows_of(tmp_path / 'out') == [row for row in rows_of(result[0]) if row['scene'] == 'v_turn']
     assert '| 5 pairs |' in done.stdout and '| 0 / 5 pairs |' in done.stdout and '| – / ' in done.stdout, done.stdout
+    # A homography that is none is no wrong measurement, and once it is mended the scene is taken.
+    truth = tmp_path / 'layout' / 'i_dusk' / 'H_1_4'
+    shutil.copy(layout / 'i_dusk' / '3.ppm', tmp_path / 'layout' / 'i_dusk' / '3.ppm')
+    truth.write_text('nan 0 0\n0 1 0\n0 0 1\n')
+    done = evaluate(tmp_path / 'layout', tmp_path / 'out', status=3)
+    assert 'H_1_4 is no homography' in done.stderr and 'Traceback' not in done.stderr, done.stderr
+    shutil.copy(layout / 'i_dusk' / 'H_1_4', truth)
+    evaluate(tmp_path / 'layout', tmp_path / 'out')
+    assert sorted(map(str, rows_of(tmp_path / 'out'))) == sorted(map(str, rows_of(result[0])))
 
 
 @pytest.mark.parametrize('problem, said', [

@@ -9,6 +9,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -262,6 +263,10 @@ def test_a_part_of_the_recording(tmp_path):
         assert indices('--every', '7') == [0, 7], name
         assert indices('--every', '5', '--start', '0.1', '--duration', '0.6') == [1, 6], name
         assert indices('--start', '99') == [], name
+    replay(tmp_path / 'mcap', '--start', '0.5', '--duration', '0.2', '--every', 2, '--report', tmp_path / 'report')
+    recording = report(tmp_path / 'report')['recording']
+    assert (recording['start_s'], recording['duration_s'], recording['every']) == (0.5, 0.2, 2)
+    assert '1 of 2 messages, one in 2 taken, from 0.5 s on, for 0.2 s' in (tmp_path / 'report' / 'report.html').read_text()
 
 
 def test_images_that_cannot_be_used_are_counted_and_named(pictures, tmp_path):
@@ -488,6 +493,27 @@ def test_a_view_in_place_of_a_table_is_refused(entries, tmp_path):
     assert 'tables' in replay(file, status=3, timeout=20)
 
 
+def test_a_folder_need_not_be_text(entries, reference, tmp_path):
+    folder = tmp_path / os.fsdecode(b'50%?#\xff')
+    folder.mkdir()
+    bag = next(bags.write(tmp_path / 'bag', entries, SQLITE).glob('*.db3')).rename(folder / 'bag.db3')
+    replay(bag, '--out', folder / 'out.mcap')
+    assert [(time, data) for time, _, data in read_out(folder / 'out.mcap')] == reference
+
+
+def test_a_recording_that_is_not_finished_has_no_truth(tmp_path):
+    bag = tmp_path / 'tour.mcap'
+    synth(bag, '--frames', 2)
+    process = subprocess.Popen([bags.program('superpoint'), 'synth', str(bags.PHOTO), '--out', str(bag),
+                                '--frames', '2000'])
+    deadline = time.monotonic() + 20
+    while (tmp_path / 'tour.truth.json').exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / 'tour.truth.json').exists()
+
+
 def test_one_name_of_two_types(pictures, tmp_path):
     entries = [(TOPIC, IMAGE, START_NS, bags.image(pictures[0])), (TOPIC, TEXT, START_NS + 1, NOTE)]
     assert replay(bags.write(tmp_path / 'bag', entries), '--out', tmp_path / 'out.mcap') == ''
@@ -508,6 +534,14 @@ def test_what_is_read_is_not_written_over(tmp_path):
                     ['--report', tmp_path / 'other', '--compare', folder / 'report.json', '--out', folder / 'report.json']):
         assert 'is read, and would be written over' in replay(bag, *options, status=2), options
     assert 'is read' in replay(entries, '--out', entries / 'metadata.yaml', status=2)
+    for name in ('report.json', 'report.html'):
+        assert 'would be written twice' in replay(bag, '--report', folder, '--out', folder / '..' / 'report' / name, status=2)
+    # A file may have several names.
+    os.link(bag, tmp_path / 'another name.mcap')
+    assert 'is read' in replay(bag, '--out', tmp_path / 'another name.mcap', status=2)
+    # An output that cannot be written, or named in the report, costs nothing either.
+    assert 'not UTF-8' in replay(bag, '--report', folder, '--out', folder / os.fsdecode(b'\xff.mcap'), status=1)
+    assert 'cannot write' in replay(bag, '--report', folder, '--out', tmp_path / 'none' / 'out.mcap', status=1)
     assert before == {path: path.read_bytes() for path in before}
 
 
@@ -609,6 +643,39 @@ def test_two_runs_side_by_side(tmp_path):
     assert 'is no' in replay(bag, '--report', new, '--compare', tmp_path / 'tour.truth.json', status=1)
 
 
+def test_another_run_that_is_damaged_is_named(tmp_path):
+    bag = tmp_path / 'tour.mcap'
+    synth(bag, '--frames', 5)
+    old, new = tmp_path / 'old', tmp_path / 'new'
+    replay(bag, '--report', old, '--out', old / 'keypoints.mcap')
+    keypoints = old / 'keypoints.mcap'
+    keypoints.write_bytes(keypoints.read_bytes()[:len(keypoints.read_bytes()) // 2])
+    said = replay(bag, '--report', new, '--compare', old / 'report.json')
+    assert 'not all can be read' in said and 'keypoints.mcap' in said
+    agreement = report(new)['agreement']
+    assert agreement['images'] < 5 and len(agreement['damage']) == 1
+    assert 'other run: keypoints.mcap' in (new / 'report.html').read_text()
+    # Columns that contradict each other are found before the replay, and leave this run's earlier report alone.
+    whole = report(old)
+    for damage in [lambda r: r['frames']['matches'].pop(), lambda r: r['frames']['time_s'].append(9.0),
+                   lambda r: r['spread']['field_counts'].pop(), lambda r: r['frames']['time_s'].__setitem__(0, -1e308)]:
+        other = json.loads(json.dumps(whole))
+        damage(other)
+        (tmp_path / 'other.json').write_text(json.dumps(other))
+        assert 'is damaged' in replay(bag, '--report', new, '--compare', tmp_path / 'other.json', status=1)
+        assert report(new)['agreement'] == agreement
+
+
+def test_without_descriptors_nothing_is_followed(tmp_path):
+    bag = tmp_path / 'tour.mcap'
+    synth(bag, '--frames', 3)
+    replay(bag, '--no-descriptors', '--report', tmp_path / 'report')
+    measured = report(tmp_path / 'report')
+    assert measured['figures']['track_length'] is None and measured['track_lengths'] == []
+    assert measured['figures']['keypoints']['count'] == 3
+    assert 'Track lengths' not in (tmp_path / 'report' / 'report.html').read_text()
+
+
 def test_the_page_needs_nothing_from_outside(tmp_path):
     bag = tmp_path / 'drive & <tour>.mcap'
     synth(bag, '--frames', 3)
@@ -633,13 +700,15 @@ def test_what_a_recording_says_is_no_html(pictures, tmp_path):
 
 def test_an_interrupted_replay_closes_its_output(tmp_path):
     import signal
-    import time
     bag = bags.write(tmp_path / 'bag', bags.messages([np.full((48, 64), 7, np.uint8)] * 500))
     out = tmp_path / 'out.mcap'
-    process = subprocess.Popen([bags.program('superpoint'), 'replay', str(bag), '--out', str(out)],
+    process = subprocess.Popen([bags.program('superpoint'), 'replay', str(bag), '--out', str(out),
+                                '--report', str(tmp_path / 'report')],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 1 and b'interrupted' in said, said
     assert 0 < len(read_out(out)) < 500
+    assert report(tmp_path / 'report')['recording']['interrupted']
+    assert 'was interrupted' in (tmp_path / 'report' / 'report.html').read_text()

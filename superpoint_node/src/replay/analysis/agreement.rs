@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ pub const SAME_PX: f64 = 2.0;
 const MAX_AHEAD: usize = 16;
 
 /// How far two runs agree.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct AgreementFigures {
     /// Images that both runs have.
     pub images: u64,
@@ -39,6 +40,9 @@ pub struct AgreementFigures {
     pub score_pcc: Option<f64>,
     /// Pearson's correlation of their descriptors' values.
     pub descriptor_pcc: Option<f64>,
+    /// What of the other's keypoints could not be read, and why.
+    #[serde(default)]
+    pub damage: Vec<String>,
 }
 
 /// Walks through another run's keypoints beside this one's.
@@ -59,7 +63,7 @@ impl Agreement {
     ///
     /// If they cannot be read.
     pub(crate) fn with(path: &Path) -> anyhow::Result<Self> {
-        let recording = Recording::open(path)
+        let recording = Recording::open(path, &Arc::default())
             .with_context(|| format!("cannot read the other run's keypoints in {}", path.display()))?;
         let topic = recording.topics().iter().find(|topic| topic.message_type == keypoints::MESSAGE_TYPE).cloned();
         let Some(topic) = topic else { bail!("{} holds no {}", path.display(), keypoints::MESSAGE_TYPE) };
@@ -124,6 +128,7 @@ impl Agreement {
 
     pub(super) fn finish(self) -> AgreementFigures {
         let mut figures = self.figures;
+        figures.damage = self.theirs.damage().iter().map(ToString::to_string).collect();
         let both = figures.keypoints_here + figures.keypoints_there;
         figures.f1 = (both > 0).then(|| 2.0 * figures.same as f64 / both as f64);
         figures.score_pcc = self.scores.coefficient();

@@ -70,6 +70,36 @@ pub struct Frames {
     pub truth_first: Vec<Option<TruthPair>>,
 }
 
+impl Frames {
+    /// Whether all columns are as long as each other, and the times some that a recording can have.
+    pub(in crate::replay) fn is_sound(&self) -> bool {
+        let Self {
+            time_s,
+            keypoints,
+            decode_ms,
+            resize_ms,
+            network_ms,
+            keypoints_ms,
+            matches,
+            inliers,
+            plane_inliers,
+            motion_x_px,
+            motion_y_px,
+            coverage,
+            truth_before,
+            truth_first,
+        } = self;
+        let floats = [decode_ms, resize_ms, network_ms, keypoints_ms, coverage].map(Vec::len);
+        let counts = [matches, inliers, plane_inliers].map(Vec::len);
+        let motion = [motion_x_px, motion_y_px].map(Vec::len);
+        let truth = [truth_before, truth_first].map(Vec::len);
+        let all = [&floats[..], &counts, &motion, &truth, &[keypoints.len()]].concat();
+        // Log times are 64 bits of nanoseconds.
+        let can_be_drawn = |time: &f64| time.abs() < 2e10;
+        all.iter().all(|&length| length == time_s.len()) && time_s.iter().all(can_be_drawn)
+    }
+}
+
 /// An image that later ones are compared with.
 #[derive(Debug)]
 struct Seen {
@@ -166,7 +196,9 @@ impl Analysis {
 
     /// `elapsed` is how long the whole replay took.
     pub(super) fn finish(self, elapsed: Duration) -> Measured {
-        let track_lengths = self.tracks.finish();
+        // Where no two images could be compared, nothing was followed, and all lengths would be 1.
+        let was_followed = self.frames.matches.iter().any(Option::is_some);
+        let track_lengths = if was_followed { self.tracks.finish() } else { Vec::new() };
         let figures = Figures::of(&self.frames, &track_lengths, self.truth.as_ref(), elapsed);
         let agreement = self.agreement.map(Agreement::finish);
         Measured { frames: self.frames, spread: self.spread, track_lengths, figures, agreement }

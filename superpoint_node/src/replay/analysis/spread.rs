@@ -36,6 +36,14 @@ impl Default for Spread {
 }
 
 impl Spread {
+    /// Whether it has all steps of the histogram and all fields of the frame.
+    pub(in crate::replay) fn is_complete(&self) -> bool {
+        let whole = Self::default();
+        self.score_bounds.len() == whole.score_bounds.len()
+            && self.score_counts.len() == whole.score_counts.len()
+            && self.field_counts.len() == whole.field_counts.len()
+    }
+
     /// Counts an image's keypoints; the share of fields that hold any.
     pub(super) fn add(&mut self, detections: &Detections) -> f32 {
         for &score in &detections.scores {

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::mcap::records::{ChunkIndex, Record};
 use ::mcap::sans_io::linear_reader::{LinearReadEvent, LinearReader, LinearReaderOptions};
@@ -52,8 +53,8 @@ impl McapFile {
         Damage { file: self.name.clone(), reason: reason.to_string() }
     }
 
-    /// What is in the file. Without an index all of it is read for that.
-    pub(super) fn survey(self) -> (Contents, Option<Damage>) {
+    /// What is in the file. Without an index all of it is read for that, or until `stop` is set.
+    pub(super) fn survey(self, stop: &AtomicBool) -> (Contents, Option<Damage>) {
         let mut contents = Contents::default();
         if let Some(summary) = &self.index {
             let Some(statistics) = &summary.stats else { return (contents, None) };
@@ -70,7 +71,7 @@ impl McapFile {
             Ok(records) => records,
             Err(error) => return (contents, Some(self.damage(error))),
         };
-        loop {
+        while !stop.load(Ordering::Relaxed) {
             let seen = records.next(|topic, record| match record {
                 Record::Message { header, .. } => {
                     contents.include(header.log_time);
@@ -85,9 +86,10 @@ impl McapFile {
             match seen {
                 Some(Ok(())) => {}
                 Some(Err(reason)) => return (contents, Some(self.damage(reason))),
-                None => return (contents, None),
+                None => break,
             }
         }
+        (contents, None)
     }
 
     /// The messages of a topic; after an error there is none.

@@ -19,6 +19,8 @@ mod zstd;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::bail;
 
@@ -119,32 +121,38 @@ pub struct Recording {
     topics: Vec<Topic>,
     span: Option<(u64, u64)>,
     damage: Vec<Damage>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Recording {
     /// Finds the files of a recording and looks through them: `path` is a folder with or without `metadata.yaml`, or
-    /// a single file.
+    /// a single file. Unpacking a large one takes a while, and so does looking through one without an index; when `stop`
+    /// is set, both end.
     ///
     /// # Errors
     ///
-    /// If there is no such path, or nothing at it is a rosbag2 recording. Damage is no error, see
+    /// If there is no such path, nothing at it is a rosbag2 recording, or `stop` was set. Damage is no error, see
     /// [`Recording::damage`].
-    pub fn open(path: &Path) -> anyhow::Result<Self> {
+    pub fn open(path: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<Self> {
         let (parts, metadata) = Parts::find(path)?;
-        let mut recording = Self { parts, metadata, topics: Vec::new(), span: None, damage: Vec::new() };
+        let mut recording =
+            Self { parts, metadata, topics: Vec::new(), span: None, damage: Vec::new(), stop: Arc::clone(stop) };
         let mut whole = Contents::default();
         let mut recognised = 0;
         for part in recording.parts.iter() {
-            let (contents, damage) = match Opened::open(part) {
+            let (contents, damage) = match Opened::open(part, stop) {
                 Ok(opened) => {
                     recognised += 1;
-                    opened.survey()
+                    opened.survey(stop)
                 }
                 Err(Refused { damage, is_recording }) => {
                     recognised += usize::from(is_recording);
                     (Contents::default(), Some(damage))
                 }
             };
+            if stop.load(Ordering::Relaxed) {
+                bail!("interrupted while looking through {}", part.display());
+            }
             recording.damage.extend(damage);
             for topic in contents.topics {
                 let count = topic.count;
@@ -201,6 +209,7 @@ impl Recording {
             topic: topic.clone(),
             range,
             damage: self.parts.missing().to_vec(),
+            stop: Arc::clone(&self.stop),
         }
     }
 }
@@ -215,6 +224,7 @@ pub struct Messages {
     topic: Topic,
     range: TimeRange,
     damage: Vec<Damage>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Messages {
@@ -243,8 +253,9 @@ impl Iterator for Messages {
                 None => {
                     let part = self.parts.get(self.next)?;
                     self.next += 1;
-                    self.current = match Opened::open(part) {
+                    self.current = match Opened::open(part, &self.stop) {
                         Ok(opened) => Some(opened.messages(&self.topic, self.range)),
+                        Err(_) if self.stop.load(Ordering::Relaxed) => return None,
                         Err(Refused { damage, .. }) => {
                             self.damage.push(damage);
                             None

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, bail};
 use tempfile::NamedTempFile;
@@ -142,12 +143,12 @@ enum Storage {
 }
 
 impl Opened {
-    /// Opens a file by its content.
+    /// Opens a file by its content. A compressed one is unpacked for that, which ends when `stop` is set.
     ///
     /// # Errors
     ///
     /// If it is no storage of rosbag2, or cannot be read at all.
-    pub(super) fn open(path: &Path) -> Result<Self, Refused> {
+    pub(super) fn open(path: &Path, stop: &AtomicBool) -> Result<Self, Refused> {
         let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let refused =
             |is_recording, reason: String| Refused { damage: Damage { file: file.clone(), reason }, is_recording };
@@ -159,8 +160,10 @@ impl Opened {
         let mut start = first_bytes(path).map_err(unreadable)?;
         let (mut unpacked, mut damage) = (None, None);
         if start.starts_with(zstd::MAGIC) {
-            let (temporary, reason) =
-                zstd::unpacked_file(path).map_err(|error| refused(true, format!("cannot unpack it: {error}")))?;
+            let (temporary, reason) = zstd::unpacked_file(path, stop).map_err(|error| {
+                let folder = std::env::temp_dir();
+                refused(true, format!("cannot unpack it into {}, the folder of TMPDIR: {error}", folder.display()))
+            })?;
             start = first_bytes(temporary.path()).map_err(unreadable)?;
             if let Some(reason) = reason {
                 if start.is_empty() {
@@ -184,10 +187,10 @@ impl Opened {
         Ok(Self { storage, damage, unpacked })
     }
 
-    /// What is in the file, as far as it can be read.
-    pub(super) fn survey(self) -> (Contents, Option<Damage>) {
+    /// What is in the file, as far as it can be read, or until `stop` is set.
+    pub(super) fn survey(self, stop: &AtomicBool) -> (Contents, Option<Damage>) {
         let (contents, damage) = match self.storage {
-            Storage::Mcap(file) => file.survey(),
+            Storage::Mcap(file) => file.survey(stop),
             Storage::Sqlite(file) => file.survey(),
         };
         (contents, self.damage.or(damage))

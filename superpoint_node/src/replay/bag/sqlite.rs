@@ -161,8 +161,13 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // nobody changes: it may lie where nothing can be written.
     let has_log = std::fs::metadata(&log).is_ok_and(|log| log.len() > 0);
     let immutable = if has_log { "" } else { "&immutable=1" };
-    // https://www.sqlite.org/uri.html: these three have a meaning of their own.
-    let escaped = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    // https://www.sqlite.org/uri.html: some have a meaning of their own there, and a name need not be text.
+    let escape = |&byte: &u8| match byte {
+        b'/' | b'.' | b'-' | b'_' => char::from(byte).to_string(),
+        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        _ => format!("%{byte:02x}"),
+    };
+    let escaped: String = path.as_os_str().as_encoded_bytes().iter().map(escape).collect();
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let database = Connection::open_with_flags(format!("file:{escaped}?mode=ro{immutable}"), flags)?;
     // With this SQLite opens a file that is shorter than its header says; nothing is written, it is open for reading.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::NamedTempFile;
 
@@ -36,12 +37,15 @@ pub fn unpacked(data: Vec<u8>) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 ///
-/// If the temporary file cannot be written.
-pub(super) fn unpacked_file(path: &Path) -> io::Result<(NamedTempFile, Option<String>)> {
+/// If the temporary file cannot be written, or `stop` was set meanwhile.
+pub(super) fn unpacked_file(path: &Path, stop: &AtomicBool) -> io::Result<(NamedTempFile, Option<String>)> {
     let mut unpacked = tempfile::Builder::new().prefix("superpoint-").tempfile()?;
     let mut decoder = zstd::stream::read::Decoder::new(File::open(path)?)?;
     let mut block = vec![0; 1 << 20];
     let damage = loop {
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         match decoder.read(&mut block) {
             Ok(0) => break None,
             Ok(count) => io::Write::write_all(&mut unpacked, &block[..count])?,
@@ -51,4 +55,22 @@ pub(super) fn unpacked_file(path: &Path) -> io::Result<(NamedTempFile, Option<St
     };
     unpacked.seek(SeekFrom::Start(0))?;
     Ok((unpacked, damage))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn unpacking_ends_when_it_is_stopped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bag.mcap.zstd");
+        std::fs::write(&path, zstd::encode_all(&[7; 5000][..], 1).unwrap()).unwrap();
+        let (unpacked, damage) = unpacked_file(&path, &AtomicBool::new(false)).unwrap();
+        assert_eq!((std::fs::read(unpacked.path()).unwrap(), damage), (vec![7; 5000], None));
+        let error = unpacked_file(&path, &AtomicBool::new(true)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+    }
 }

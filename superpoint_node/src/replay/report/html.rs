@@ -40,12 +40,7 @@ fn provenance(report: &Report, other: Option<&Report>) -> String {
     let rows: [TextRow; 7] = [
         ("recording", |report| report.recording.path.clone()),
         ("topic", |report| format!("{} ({})", report.recording.topic, report.recording.message_type)),
-        ("images", |report| match report.recording.every {
-            1 => format!("{} of {} messages", report.figures.images, report.recording.messages),
-            every => {
-                format!("{} of {} messages, one in {every} taken", report.figures.images, report.recording.messages)
-            }
-        }),
+        ("images", images),
         ("backend", |report| report.made_by.backend.clone()),
         ("weights", |report| format!("{} (sha256 {:.12}…)", report.made_by.weights, report.made_by.weights_sha256)),
         ("parameters", |report| parameters(&report.made_by.params)),
@@ -65,6 +60,21 @@ fn provenance(report: &Report, other: Option<&Report>) -> String {
     table + "</table>\n"
 }
 
+fn images(report: &Report) -> String {
+    let recording = &report.recording;
+    let mut text = format!("{} of {} messages", report.figures.images, recording.messages);
+    if recording.every > 1 {
+        let _ = write!(text, ", one in {} taken", recording.every);
+    }
+    if recording.start_s > 0.0 {
+        let _ = write!(text, ", from {} s on", recording.start_s);
+    }
+    if let Some(duration) = recording.duration_s {
+        let _ = write!(text, ", for {duration} s");
+    }
+    text
+}
+
 fn parameters(params: &serde_json::Value) -> String {
     let pairs = params.as_object().into_iter().flatten();
     let texts: Vec<String> = pairs
@@ -80,6 +90,9 @@ fn parameters(params: &serde_json::Value) -> String {
 fn troubles(report: &Report) -> String {
     let recording = &report.recording;
     let mut lines: Vec<String> = recording.damage.iter().map(|reason| escaped(reason)).collect();
+    if recording.interrupted {
+        lines.push("the replay was interrupted: these are the images until then".to_owned());
+    }
     if let Some(lost) = recording.lost {
         lines.push(format!("{} images were read, {lost} are lost", recording.messages));
     }
@@ -181,6 +194,8 @@ fn row(
     let Distribution { mean, median, p5, p95, min, max, .. } = ours;
     let _ = write!(table, "<tr><th>{name}</th><td class=\"left\">{unit}</td>");
     for value in [mean, median, p5, p95, min, max] {
+        // What rounds to 0 has no sign.
+        let value = if value.abs() < 0.5 * 10f64.powi(-(digits as i32)) { 0.0 } else { value };
         let _ = write!(table, "<td>{value:.digits$}</td>");
     }
     match theirs {
@@ -196,9 +211,14 @@ fn row(
 }
 
 fn agreement_table(agreement: &AgreementFigures) -> String {
+    let damage: Vec<String> = agreement.damage.iter().map(|reason| escaped(reason)).collect();
+    let damage = match damage.is_empty() {
+        true => String::new(),
+        false => format!("<ul class=\"trouble\"><li>{THERE}: {}</li></ul>\n", damage.join("</li><li>")),
+    };
     let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.4}"));
     format!(
-        "<h2>Keypoint by keypoint</h2>\n<table><tr><th>images of both runs</th><td>{}</td></tr><tr><th>images of {HERE} / \
+        "<h2>Keypoint by keypoint</h2>\n{damage}<table><tr><th>images of both runs</th><td>{}</td></tr><tr><th>images of {HERE} / \
          {THERE} only</th><td>{} / {}</td></tr><tr><th>keypoints of {HERE} / {THERE}</th><td>{} / \
          {}</td></tr><tr><th>within 2 px of each other</th><td>{}</td></tr><tr><th>F1</th><td>{}</td></tr><tr><th>score \
          correlation (Pearson)</th><td>{}</td></tr><tr><th>descriptor correlation \
@@ -306,7 +326,9 @@ fn figures(report: &Report, other: Option<&Report>) -> anyhow::Result<Vec<String
             .collect(),
         None => Vec::new(),
     };
-    page.push(figure("Track lengths", &keys, &tracks(&runs)?));
+    if runs.iter().any(|(run, _)| !run.track_lengths.is_empty()) {
+        page.push(figure("Track lengths", &keys, &tracks(&runs)?));
+    }
     page.push(figure("Scores", &keys, &scores(&runs)?));
     for (run, name) in &runs {
         let per_image = |count: u64| count as f64 / run.figures.images.max(1) as f64;
@@ -327,12 +349,11 @@ fn share(part: Option<u32>, whole: Option<u32>) -> Option<f64> {
     part.zip(whole).filter(|&(_, whole)| whole > 0).map(|(part, whole)| f64::from(part) / f64::from(whole))
 }
 
-/// Lengths in steps, so that recordings of any length fit: 1 to 10, then ever wider.
+/// Lengths in steps of as many images each, so that recordings of any length fit.
 fn tracks(runs: &[(&Report, &str)]) -> anyhow::Result<String> {
     let longest = runs.iter().map(|(run, _)| run.track_lengths.len()).max().unwrap_or(0).max(1);
-    let steps = longest.min(40);
-    let mut bounds: Vec<usize> = (0..=steps).map(|step| 1 + step * longest / steps).collect();
-    bounds.dedup();
+    let step = longest.div_ceil(40);
+    let bounds: Vec<usize> = (0..=longest.div_ceil(step)).map(|at| 1 + at * step).collect();
     let shares: Vec<Vec<f64>> = runs
         .iter()
         .map(|(run, _)| {
@@ -367,7 +388,8 @@ fn scores(runs: &[(&Report, &str)]) -> anyhow::Result<String> {
     let per_image: Vec<&[f64]> = per_image.iter().map(|run| &run[empty..]).collect();
     plots::bars(["score", "keypoints of an image"], &bounds[empty..], &per_image, |exponent| {
         let value = 10f64.powf(exponent);
-        if value >= 0.01 { format!("{value:.2}") } else { format!("{value:.4}") }
+        let digits = (1.0 - exponent.floor()).max(2.0) as usize;
+        format!("{value:.digits$}")
     })
 }
 

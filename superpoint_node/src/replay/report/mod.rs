@@ -82,6 +82,12 @@ pub struct RecordingInfo {
     pub topic: String,
     /// What the topic carries.
     pub message_type: String,
+    /// So many seconds at its beginning were left out.
+    #[serde(default)]
+    pub start_s: f64,
+    /// So many seconds were taken; none: all that follow.
+    #[serde(default)]
+    pub duration_s: Option<f64>,
     /// Every so many images.
     pub every: usize,
     /// Messages that were read, those that were skipped over included.
@@ -90,6 +96,9 @@ pub struct RecordingInfo {
     pub damage: Vec<String>,
     /// Messages that are missing, where that is known.
     pub lost: Option<u64>,
+    /// Whether the replay was stopped before the end.
+    #[serde(default)]
+    pub interrupted: bool,
 }
 
 impl Report {
@@ -110,10 +119,13 @@ impl Report {
                 path: replay.path.display().to_string(),
                 topic: replay.topic.name.clone(),
                 message_type: replay.topic.message_type.clone(),
+                start_s: replay.start_s,
+                duration_s: replay.duration_s,
                 every: replay.every,
                 messages: summary.read,
                 damage: summary.damage.iter().map(ToString::to_string).collect(),
                 lost: summary.lost,
+                interrupted: summary.interrupted,
             },
             keypoints_file: replay.out.as_deref().map(|out| portable(out, folder)),
             rejected: summary.rejected.iter().map(|(kind, (count, _))| (kind.clone(), *count)).collect(),
@@ -129,14 +141,21 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// If it is none, or of another version.
+    /// If it is none, of another version, or contradicts itself.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let context = || format!("cannot read report {}", path.display());
         let bytes = std::fs::read(path).with_context(context)?;
         let value: serde_json::Value = serde_json::from_slice(&bytes).with_context(context)?;
         match value.get("format").and_then(|format| format.as_str()) {
-            Some(FORMAT) => serde_json::from_value(value).with_context(context),
-            other => bail!("{} is no `{FORMAT}` (its format is {other:?})", path.display()),
+            Some(FORMAT) => {
+                let report: Self = serde_json::from_value(value).with_context(context)?;
+                if !(report.frames.is_sound() && report.spread.is_complete()) {
+                    bail!("{} is damaged: its columns contradict each other", path.display());
+                }
+                Ok(report)
+            }
+            Some(other) => bail!("{} is no `{FORMAT}`, but `{other:.40}`", path.display()),
+            None => bail!("{} is no `{FORMAT}`: it has no format", path.display()),
         }
     }
 
@@ -179,7 +198,7 @@ impl MadeBy {
 }
 
 /// A path that still leads to the file when the report's folder is moved together with it.
-fn portable(file: &Path, folder: &Path) -> PathBuf {
+pub(super) fn portable(file: &Path, folder: &Path) -> PathBuf {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let (file, folder) = (absolute(file), absolute(folder));
     file.strip_prefix(&folder).map(Path::to_owned).unwrap_or(file)

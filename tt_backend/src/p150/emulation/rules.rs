@@ -1,6 +1,7 @@
 //! What TT-NN accepts, and what it ought to refuse.
 //!
-//! Sources: the `validate` functions of tt-metal 0.69. Where a rule is ours alone, it says so.
+//! Sources: the `validate` functions of tt-metal 0.69. Where "ours alone" is said, TT-NN is known to take more; it may do so
+//! elsewhere.
 
 use tt_metal_sys::{Conv2dOptions, DType, Layout, MaxPool2dOptions, Memory, Spec};
 
