@@ -143,6 +143,38 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path):
     assert 'other options' in said
 
 
+def test_an_interrupted_replay_is_not_done_and_a_lossy_one_is_damaged(tmp_path):
+    pictures = bags.photos(3)
+    bags.write(tmp_path / 'drives' / 'long', bags.messages(pictures * 40))
+    lossy = bags.write(tmp_path / 'drives' / 'lossy', bags.messages(pictures))
+    metadata = (lossy / 'metadata.yaml').read_text()
+    (lossy / 'metadata.yaml').write_text(metadata.replace('message_count: 3', 'message_count: 5'))
+    # A replay of the long one is interrupted once, in its middle.
+    program = tmp_path / 'program'
+    real = shlex.quote(str(bags.program('superpoint')))
+    program.write_text(f'''#!/bin/sh
+if [ "${{2##*/}}" = long ] && mkdir {shlex.quote(str(tmp_path / 'once'))} 2> /dev/null; then exec timeout -s TERM 3 {real} "$@"; fi
+exec {real} "$@"
+''')
+    program.chmod(0o755)
+    words = [tmp_path / 'drives', '--out', tmp_path / 'out', '--workers', '1', '--program', program, '--', '--backend', 'cpu']
+    running = start(*words)
+    _, said = ended(running)
+    rows = {row['name']: row for row in json.loads((tmp_path / 'out' / 'fleet.json').read_text())}
+    assert running.returncode == 3 and rows['long']['status'] == 'failed' and 'interrupted' in rows['long']['note'], (rows, said)
+    assert (rows['lossy']['status'], rows['lossy']['images'], rows['lossy']['lost']) == ('damaged', 3, 2), rows
+    ended(start(*words))
+    rows = {row['name']: row for row in json.loads((tmp_path / 'out' / 'fleet.json').read_text())}
+    assert (rows['long']['status'], rows['long']['images']) == ('done', 120), rows
+
+
+@pytest.mark.parametrize('options', [['--workers', '0'], ['--cores', '64', '--workers', '1'], ['--tries', '0']])
+def test_what_could_never_start_is_wrong_usage(tmp_path, options):
+    done = subprocess.run([sys.executable, SCRIPT, str(tmp_path), '--out', str(tmp_path / 'out'), *options],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and 'Traceback' not in done.stderr, done.stderr
+
+
 def test_files_of_one_recording_are_not_taken_apart(tmp_path):
     found = module().recordings
 

@@ -209,6 +209,8 @@ fn open_session(
         let mut session = Session::new(device, weights, size)?;
         step();
         session.prepare(&PREPARED_SIZES, &PREPARED_RADII)?;
+        step();
+        self_test::replays(&mut session, weights, PREPARED_SIZES[PREPARED_SIZES.len() - 1], size)?;
         Ok(session)
     })();
     Ok((session.map_err(|error: DeviceError| error.to_string())?, name))

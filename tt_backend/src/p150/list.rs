@@ -11,8 +11,8 @@ use crate::{Params, Size};
 ///
 /// The device compared scores that were rounded to bf16: of survivors within the radius of each other only the one with the
 /// highest score stays, all if they are equal in fp32 too. Only survivors are compared: a pixel that another one suppressed
-/// suppresses in its turn where suppression compares fp32, and here not if only fp32 tells it from this one. That is one
-/// to three keypoints in a thousand.
+/// suppresses in its turn where suppression compares fp32, and here not if only fp32 tells it from this one. That is up
+/// to nine keypoints in a thousand.
 ///
 /// Returns whether the list is complete. It is not when the last of a column may reach the threshold: there may be more, and
 /// which of several equal ones the device left out is open.

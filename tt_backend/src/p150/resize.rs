@@ -7,7 +7,7 @@
 //! The products take bf16, which has 8 bits; a filter needs more, and so is the sum of two matrices: its weights rounded to
 //! bf16, and what that left over. Grey levels are exact in bf16, and so is each product of two of its numbers in the sums of
 //! fp32. The filters are a little off all the same, and Pillow's are rounded too: where a sum falls close to the middle of
-//! two levels, the result is one level beside the host's (on the emulation, up to 2.4 % of a photo's pixels).
+//! two levels, the result is one level beside the host's (on the emulation up to 2.4 % of a photo's pixels, on a simulator 9 %).
 
 use half::bf16;
 use tt_metal_sys::{Compute, DType, Layout, Memory, Spec};

@@ -3,7 +3,8 @@
 //! Folding, suppression and the list only move and compare, so what they give is known to the bit. That finds a TT-NN with a
 //! fault in one of the operations under them, as there have been in row-major reshapes, before it costs anybody a keypoint.
 //! The network rounds, so its maps are only held against the CPU's: where weights and a convolution disagree about how the
-//! map is cut, TT-NN says nothing and gives noise.
+//! map is cut, TT-NN says nothing and gives noise. Last, pictures go the way of all images, through what was recorded, where
+//! each stage runs on memory that others had in between.
 
 use half::bf16;
 use tt_metal_sys::{DType, Layout, Memory, Spec};
@@ -12,12 +13,13 @@ use super::device::{Device, DeviceError, Result};
 use super::list;
 use super::network::{Network, fold};
 use super::resize::plane_spec;
+use super::session::Session;
 use super::suppress::{PER_COLUMN, survivors};
-use crate::keypoints::Extractor;
+use crate::keypoints::{DESCRIPTOR_DIM, Extractor};
 use crate::maps::Maps;
 use crate::ranking::Ranking;
 use crate::weights::Weights;
-use crate::{Detections, Params, Size, cpu};
+use crate::{Backend as _, Detections, Error, Params, Plane, Size, cpu};
 
 /// Channels of a cell: 64 pixels and the dustbin.
 const CHANNELS: usize = 65;
@@ -26,7 +28,12 @@ const CHANNELS: usize = 65;
 /// 0.999; noise has none.
 const LEAST: f64 = 0.97;
 
-/// Runs all of it on a frame of this size.
+/// The least share of the CPU's keypoints that the card must find at the same pixel (a simulator of it found 0.95), and the
+/// least cosine of their descriptors on average (0.9998).
+const LEAST_FOUND: f64 = 0.7;
+const LEAST_COSINE: f64 = 0.97;
+
+/// Runs the operations one by one, on a frame of this size, before anything is recorded.
 ///
 /// # Errors
 ///
@@ -36,24 +43,76 @@ pub(super) fn run<D: Device>(device: &D, weights: &Weights, frame: Size) -> Resu
     computes(device, weights, frame)
 }
 
-/// Runs the network on a picture of squares and noise, and compares with the CPU.
-fn computes<D: Device>(device: &D, weights: &Weights, frame: Size) -> Result<()> {
-    let levels: Vec<f32> = (0..frame.area())
-        .map(|index| {
-            let (y, x) = (index / frame.width, index % frame.width);
-            let square = if (x / 13).wrapping_add(y / 11) % 2 == 0 { 190 } else { 20 };
-            (square + index * 7919 % 61) as f32
+/// Sends two pictures of `image`'s size through what the session has recorded, and compares the second one's keypoints with the
+/// CPU's. The first one, its negative, leaves other values wherever a stage forgets to write.
+///
+/// # Errors
+///
+/// When the card fails, or finds other keypoints or descriptors.
+pub(super) fn replays<D: Device>(session: &mut Session<D>, weights: &Weights, image: Size, frame: Size) -> Result<()> {
+    let params = Params { keypoint_threshold: 0.001, max_keypoints: Some(256), ..Params::default() };
+    let levels = picture(image, frame);
+    let (mut found, mut expected) = (Detections::default(), Detections::default());
+    let negative: Vec<u8> = levels.iter().map(|level| 255 - level).collect();
+    for levels in [&negative, &levels] {
+        session.detect(image, &bits(levels), &params, &mut found)?;
+    }
+    let on_the_host = |error: Error| DeviceError { operation: "self test", reason: error.to_string() };
+    let mut cpu = cpu::CpuBackend::new(weights, frame, 0).map_err(on_the_host)?;
+    let plane = Plane::contiguous(&levels, image).map_err(on_the_host)?;
+    cpu.detect(&plane, &params, &mut expected).map_err(on_the_host)?;
+
+    let row = |detections: &Detections, index: usize| {
+        let all = &detections.descriptors;
+        all.get(index * DESCRIPTOR_DIM..(index + 1) * DESCRIPTOR_DIM).unwrap_or_default().to_vec()
+    };
+    let cosine = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(&b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+    let cosines: Vec<f64> = (expected.points.iter().enumerate())
+        .filter_map(|(index, &point)| {
+            let other = found.points.iter().position(|&other| other == point)?;
+            Some(cosine(row(&expected, index), row(&found, other)))
         })
         .collect();
+    let share = cosines.len() as f64 / expected.len() as f64;
+    let mean = cosines.iter().sum::<f64>() / cosines.len() as f64;
+    if share >= LEAST_FOUND && mean >= LEAST_COSINE {
+        return Ok(());
+    }
+    Err(fault(format!(
+        "of the CPU's {} keypoints on a picture of {image} the card finds {:.0} %, with descriptors of a cosine of {mean:.3}",
+        expected.len(),
+        100.0 * share
+    )))
+}
+
+/// Squares and noise, as large on the network's frame whatever the picture's size.
+fn picture(image: Size, frame: Size) -> Vec<u8> {
+    (0..image.area())
+        .map(|index| {
+            let (y, x) = (index / image.width, index % image.width);
+            let (y, x) = (y * frame.height / image.height, x * frame.width / image.width);
+            let square = if (x / 13).wrapping_add(y / 11).is_multiple_of(2) { 190 } else { 20 };
+            (square + index * 7919 % 61) as u8
+        })
+        .collect()
+}
+
+/// Levels as the card takes them: bf16, which holds them exactly.
+fn bits(levels: &[u8]) -> Vec<u16> {
+    levels.iter().map(|&level| bf16::from_f32(level.into()).to_bits()).collect()
+}
+
+/// Runs the network on a picture, and compares with the CPU.
+fn computes<D: Device>(device: &D, weights: &Weights, frame: Size) -> Result<()> {
+    let levels = picture(frame, frame);
     let mut maps = Maps::new(frame);
-    let grey: Vec<f32> = levels.iter().map(|level| level / 255.0).collect();
+    let grey: Vec<f32> = levels.iter().map(|&level| f32::from(level) / 255.0).collect();
     let network = cpu::Network::new(weights, frame, 0);
     let mut network = network.map_err(|error| DeviceError { operation: "self test", reason: error.to_string() })?;
     network.forward(&grey, true, &mut maps);
 
     let input = device.allocate(plane_spec(frame, frame))?;
-    let levels: Vec<u16> = levels.iter().map(|&level| bf16::from_f32(level).to_bits()).collect();
-    device.write(&input, &levels)?;
+    device.write(&input, &bits(&levels))?;
     let outputs = Network::new(device, weights, frame)?.run(device, &input)?;
     let mut scores = vec![0.0; frame.area()];
     device.read_f32(&outputs.scores, &mut scores)?;
@@ -154,6 +213,24 @@ mod tests {
             let error = computes(&device, &weights, frame).unwrap_err();
             assert_eq!(error.operation, "self test", "{error}");
             assert!(error.reason.contains("correlate"), "{operation}: {error}");
+        }
+    }
+
+    /// What only shows in what was recorded, or in the stages that the other checks leave out.
+    #[test]
+    fn the_recorded_stages_are_held_against_the_cpu() {
+        let (weights, image, frame) = (Weights::bundled().unwrap(), Size::new(90, 150), Size::new(64, 96));
+        let with = |fault| {
+            let device = Emulation::default();
+            device.fault.set(fault);
+            let mut session = Session::new(device, &weights, frame).unwrap();
+            session.prepare(&[frame, image], &[4]).unwrap();
+            replays(&mut session, &weights, image, frame)
+        };
+        with(None).unwrap();
+        for operation in ["matmul", "add", "floor", "embedding", "conv2d", "rms_norm"] {
+            let error = with(Some(operation)).expect_err(operation);
+            assert!(error.reason.contains("the card finds"), "{operation}: {error}");
         }
     }
 }

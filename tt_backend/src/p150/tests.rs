@@ -16,13 +16,14 @@ use super::device::{Device, DeviceError};
 use super::emulation::Emulation;
 use super::network::{self, Network};
 use super::resize::{Resize, plane_spec};
+use super::sample::BATCH;
 use super::self_test::correlation;
 use super::session::{MAX_SIZES, Session};
 use super::suppress;
 use super::ttnn::Ttnn;
 use super::worker::{Deadlines, Worker};
 use crate::cpu::CpuBackend;
-use crate::keypoints::Extractor;
+use crate::keypoints::{DESCRIPTOR_DIM, Extractor};
 use crate::maps::Maps;
 use crate::nms::Suppression;
 use crate::resize::Resizer;
@@ -420,6 +421,49 @@ fn the_size_that_was_not_used_for_longest_goes() {
     assert!(!session.is_prepared(SMALL, &Params { nms_radius: 5, ..Params::default() }));
     assert!(session.is_prepared(SMALL, &Params { nms_radius: 9, ..Params::default() }), "the host's radius");
     assert!(!detect(&mut session, &picture, &Params { keypoint_threshold: 0.0005, ..Params::default() }).0.is_empty());
+    // An image uses its size, not only its preparation.
+    let plane = vec![0; sizes[2].area()];
+    session.detect(sizes[2], &plane, &Params::default(), &mut Detections::default()).unwrap();
+    session.prepare(&[Size::new(80, 80)], &[]).unwrap();
+    assert!(session.is_prepared(sizes[2], &Params::default()) && !session.is_prepared(sizes[3], &Params::default()));
+}
+
+#[test]
+fn more_keypoints_than_a_batch_get_their_own_descriptors() {
+    let (mut session, picture) = small_session();
+    session.prepare(&[SMALL], &[4]).unwrap();
+    let params = Params { nms_radius: 0, keypoint_threshold: 0.0, max_keypoints: None, ..Params::default() };
+    let (found, _) = detect(&mut session, &picture, &params);
+    let mut expected = Detections::default();
+    let mut team = Team::new(2).unwrap();
+    Extractor::default().extract(&session.maps().unwrap(), &params, &mut team, &mut expected);
+    assert!(found.len() > 2 * BATCH && !found.len().is_multiple_of(BATCH), "{}", found.len());
+    assert!(found.points == expected.points);
+    assert_eq!((found.descriptors.len(), expected.descriptors.len()), (found.len() * 256, found.len() * 256));
+    let rows = found.descriptors.chunks(DESCRIPTOR_DIM).zip(expected.descriptors.chunks(DESCRIPTOR_DIM));
+    for (index, (ours, theirs)) in rows.enumerate() {
+        let cosine: f32 = ours.iter().zip(theirs).map(|(a, b)| a * b).sum();
+        assert!(cosine > 0.99, "keypoint {index}: {cosine}");
+    }
+    let (without, _) = detect(&mut session, &picture, &Params { return_descriptors: false, ..params });
+    assert!(without.points == found.points && without.descriptors.is_empty());
+}
+
+/// Weights of a run that went wrong have such values; keypoints of them are none.
+#[test]
+fn values_that_are_not_finite_are_noticed_wherever_they_are() {
+    let (_, picture) = small_session();
+    let finite = |change: fn(&mut Weights), nms_radius| {
+        let mut weights = weights();
+        change(&mut weights);
+        let mut session = Session::new(Emulation::default(), &weights, SMALL).unwrap();
+        session.prepare(&[SMALL], &[4]).unwrap();
+        let params = Params { keypoint_threshold: 0.0005, nms_radius, ..Params::default() };
+        session.detect(SMALL, &picture, &params, &mut Detections::default()).unwrap().finite
+    };
+    assert!(finite(|_| (), 4));
+    assert!(!finite(|weights| weights.descriptor[1].bias[7] = f32::NAN, 4), "descriptors");
+    assert!(!finite(|weights| weights.score[1].bias[7] = f32::NAN, 0), "scores that the host suppresses");
 }
 
 #[test]
