@@ -116,7 +116,11 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
 fn refuse_lost_files(args: &ReplayArgs, recording: &Recording, truth: Option<&PathBuf>) -> Result<(), WrongUsage> {
     let reports = args.report.iter().flat_map(|folder| report::FILES.map(|name| folder.join(name)));
     if let Some(out) = &args.out
-        && reports.clone().any(|report| is_same(out, &report))
+        && args.report.iter().any(|folder| {
+            report::FILES.iter().any(|name| {
+                is_same(out, &folder.join(name)) || is_same(out, &folder.join(format!("{name}{}", report::UNFINISHED)))
+            })
+        })
     {
         let out = out.display();
         return Err(WrongUsage(format!("{out} would be written twice, the report over the keypoints")));
@@ -141,7 +145,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
         let folder = file.parent()?;
         Some((folder.canonicalize().unwrap_or_else(|_| folder.to_owned()), file.file_name()?.to_owned()))
     };
-    place(one).is_some_and(|one| place(other) == Some(one))
+    let number = |file: &Path| file.metadata().ok().map(|about| (about.dev(), about.ino()));
+    place(one).is_some_and(|one| place(other) == Some(one)) || number(one).is_some_and(|one| number(other) == Some(one))
 }
 
 fn wrong_topic(error: TopicError) -> anyhow::Error {

@@ -534,7 +534,9 @@ def test_what_is_read_is_not_written_over(tmp_path):
                     ['--report', tmp_path / 'other', '--compare', folder / 'report.json', '--out', folder / 'report.json']):
         assert 'is read, and would be written over' in replay(bag, *options, status=2), options
     assert 'is read' in replay(entries, '--out', entries / 'metadata.yaml', status=2)
-    for name in ('report.json', 'report.html'):
+    (tmp_path / 'link.mcap').symlink_to(folder / 'report.json')
+    assert 'would be written twice' in replay(bag, '--report', folder, '--out', tmp_path / 'link.mcap', status=2)
+    for name in ('report.json', 'report.html', 'report.json.unfinished'):
         assert 'would be written twice' in replay(bag, '--report', folder, '--out', folder / '..' / 'report' / name, status=2)
     # A file may have several names.
     os.link(bag, tmp_path / 'another name.mcap')
@@ -639,6 +641,9 @@ def test_two_runs_side_by_side(tmp_path):
     foreign = bags.write_mcap(tmp_path / 'foreign.mcap', [(TOPIC, IMAGE, 7_000, bags.image(np.zeros((48, 64), np.uint8)))])
     assert 'no image of the same log time' in replay(foreign, '--report', tmp_path / 'fourth', '--compare', old / 'report.json')
     assert 'written over' in replay(bag, '--report', new, '--out', old / 'keypoints.mcap',
+                                    '--compare', old / 'report.json', status=1)
+    os.link(old / 'keypoints.mcap', tmp_path / 'another.mcap')
+    assert 'written over' in replay(bag, '--report', new, '--out', tmp_path / 'another.mcap',
                                     '--compare', old / 'report.json', status=1)
     assert 'is no' in replay(bag, '--report', new, '--compare', tmp_path / 'tour.truth.json', status=1)
 

@@ -17,7 +17,7 @@ pub(super) fn page(report: &Report, other: Option<&Report>) -> anyhow::Result<St
          <h1>{title}</h1>\n"
     );
     page += &provenance(report, other);
-    page += &troubles(report);
+    page += &troubles(report, other);
     page += &summary(report, other);
     if let Some(agreement) = &report.agreement {
         page += &agreement_table(agreement);
@@ -87,11 +87,14 @@ fn parameters(params: &serde_json::Value) -> String {
 }
 
 /// What could not be read or used.
-fn troubles(report: &Report) -> String {
+fn troubles(report: &Report, other: Option<&Report>) -> String {
     let recording = &report.recording;
     let mut lines: Vec<String> = recording.damage.iter().map(|reason| escaped(reason)).collect();
     if recording.interrupted {
         lines.push("the replay was interrupted: these are the images until then".to_owned());
+    }
+    if other.is_some_and(|other| other.recording.interrupted) {
+        lines.push("the other run was interrupted, and has the images until then".to_owned());
     }
     if let Some(lost) = recording.lost {
         lines.push(format!("{} images were read, {lost} are lost", recording.messages));

@@ -27,6 +27,8 @@ const JSON: &str = "report.json";
 const HTML: &str = "report.html";
 /// All that a report writes into its folder.
 pub const FILES: [&str; 2] = [JSON, HTML];
+/// What is appended to their names while they are written.
+pub const UNFINISHED: &str = ".unfinished";
 
 /// What the JSON begins with; changes when a field changes its meaning.
 const FORMAT: &str = "superpoint replay report 1";
@@ -174,7 +176,7 @@ impl Report {
     pub fn write(&self, folder: &Path, other: Option<&Self>) -> anyhow::Result<()> {
         let put = |name: &str, content: &str| {
             let path = folder.join(name);
-            let unfinished = folder.join(format!("{name}.unfinished"));
+            let unfinished = folder.join(format!("{name}{UNFINISHED}"));
             std::fs::write(&unfinished, content)
                 .and_then(|()| std::fs::rename(&unfinished, &path))
                 .with_context(|| format!("cannot write {}", path.display()))
