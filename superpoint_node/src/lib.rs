@@ -23,6 +23,7 @@ pub mod channel;
 pub mod cli;
 pub mod decode;
 pub mod engine;
+mod file_identity;
 pub mod http;
 pub mod jpeg;
 mod log;

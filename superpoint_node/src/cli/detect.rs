@@ -13,6 +13,7 @@ use tt_backend::Detections;
 
 use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print, progress};
 use crate::decode::{self, Samples};
+use crate::file_identity::FileIdentity;
 use crate::log::say;
 use crate::message::encoding::Range16;
 use crate::npz::Npz;
@@ -163,17 +164,15 @@ pub(super) fn refuse_lost_files<'a>(
     pictures: &[PathBuf],
     targets: impl IntoIterator<Item = &'a PathBuf>,
 ) -> Result<(), WrongUsage> {
-    // A file that does not exist yet has no canonical path; its own will do.
-    let resolve = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-    let pictures: HashSet<PathBuf> = pictures.iter().map(resolve).collect();
+    let pictures: HashSet<FileIdentity> = pictures.iter().map(|picture| FileIdentity::of(picture)).collect();
     let mut written = HashSet::new();
     for target in targets {
-        let resolved = resolve(target);
-        if pictures.contains(&resolved) {
+        let identity = FileIdentity::of(target);
+        if pictures.contains(&identity) {
             return Err(WrongUsage(format!("{} would be written over a picture that is read", target.display())));
         }
         // Devices such as /dev/stdout may be named twice.
-        if !written.insert(resolved) && !target.starts_with("/dev") {
+        if !written.insert(identity) && !target.starts_with("/dev") {
             return Err(WrongUsage(format!("{} would be written twice, one over the other", target.display())));
         }
     }

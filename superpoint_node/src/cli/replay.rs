@@ -1,7 +1,6 @@
 //! `superpoint replay`: a recording's images through the detector.
 
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{self, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -11,6 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::{DetectorArgs, Outcome, ParamsArgs, WrongUsage, open, print, progress};
+use crate::file_identity::FileIdentity;
 use crate::log::say;
 use crate::replay::analysis::truth::file_beside;
 use crate::replay::bag::Recording;
@@ -114,39 +114,23 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
 
 /// Refuses to write over what is read, and one result over another.
 fn refuse_lost_files(args: &ReplayArgs, recording: &Recording, truth: Option<&PathBuf>) -> Result<(), WrongUsage> {
-    let reports = args.report.iter().flat_map(|folder| report::FILES.map(|name| folder.join(name)));
+    let reports: Vec<PathBuf> =
+        args.report.iter().flat_map(|folder| report::FILES.map(|name| folder.join(name))).collect();
+    let unfinished = reports.iter().map(|report| report::unfinished(report));
     if let Some(out) = &args.out
-        && args.report.iter().any(|folder| {
-            report::FILES.iter().any(|name| {
-                is_same(out, &folder.join(name)) || is_same(out, &folder.join(format!("{name}{}", report::UNFINISHED)))
-            })
-        })
+        && reports.iter().cloned().chain(unfinished).any(|report| FileIdentity::of(out) == FileIdentity::of(&report))
     {
         let out = out.display();
         return Err(WrongUsage(format!("{out} would be written twice, the report over the keypoints")));
     }
-    let written: Vec<PathBuf> = args.out.iter().cloned().chain(reports).collect();
     let others = [truth, args.compare.as_ref(), args.detector.config.as_ref(), args.detector.weights.as_ref()];
     let metadata = args.bag.join("metadata.yaml");
     let read = recording.files().chain([&metadata]).chain(others.into_iter().flatten());
-    // By number, for a file may have several names; what is not there yet is nobody's input.
-    let number = |path: &PathBuf| path.metadata().ok().map(|about| (about.dev(), about.ino()));
-    let read: Vec<(u64, u64)> = read.filter_map(number).collect();
-    match written.iter().find(|path| number(path).is_some_and(|number| read.contains(&number))) {
+    let read: Vec<FileIdentity> = read.map(|path| FileIdentity::of(path)).filter(FileIdentity::is_there).collect();
+    match args.out.iter().chain(&reports).find(|path| read.contains(&FileIdentity::of(path))) {
         Some(path) => Err(WrongUsage(format!("{} is read, and would be written over", path.display()))),
         None => Ok(()),
     }
-}
-
-/// Whether two files that need not be there yet are the same one.
-fn is_same(one: &Path, other: &Path) -> bool {
-    let place = |file: &Path| {
-        let file = path::absolute(file).ok()?;
-        let folder = file.parent()?;
-        Some((folder.canonicalize().unwrap_or_else(|_| folder.to_owned()), file.file_name()?.to_owned()))
-    };
-    let number = |file: &Path| file.metadata().ok().map(|about| (about.dev(), about.ino()));
-    place(one).is_some_and(|one| place(other) == Some(one)) || number(one).is_some_and(|one| number(other) == Some(one))
 }
 
 fn wrong_topic(error: TopicError) -> anyhow::Error {

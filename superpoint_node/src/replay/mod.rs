@@ -21,7 +21,6 @@ pub mod report;
 pub mod topic;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -37,6 +36,7 @@ use self::output::{Definition, Output};
 use self::pipeline::Outcome;
 use self::report::Report;
 use self::topic::ImageKind;
+use crate::file_identity::FileIdentity;
 use crate::message::keypoints;
 use crate::settings::Settings;
 
@@ -93,11 +93,8 @@ impl Reporting {
         if other.is_some() && keypoints.is_none() {
             tracing::warn!("the other run was made without --out, so its keypoints cannot be compared one by one");
         }
-        // By number, for a file may have several names.
-        let number = |path: &Path| path.metadata().ok().map(|about| (about.dev(), about.ino()));
-        let same_file = |a: &Path, b: &Path| number(a).is_some_and(|a| number(b) == Some(a));
         if let Some((theirs, ours)) = keypoints.as_deref().zip(out)
-            && same_file(theirs, ours)
+            && FileIdentity::of(theirs) == FileIdentity::of(ours)
         {
             bail!("{} holds the other run's keypoints and would be written over; choose another --out", ours.display());
         }

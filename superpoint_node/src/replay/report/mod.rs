@@ -27,8 +27,13 @@ const JSON: &str = "report.json";
 const HTML: &str = "report.html";
 /// All that a report writes into its folder.
 pub const FILES: [&str; 2] = [JSON, HTML];
-/// What is appended to their names while they are written.
-pub const UNFINISHED: &str = ".unfinished";
+
+/// What a file of the report is called while it is written.
+pub(crate) fn unfinished(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".unfinished");
+    name.into()
+}
 
 /// What the JSON begins with; changes when a field changes its meaning.
 const FORMAT: &str = "superpoint replay report 1";
@@ -176,7 +181,7 @@ impl Report {
     pub fn write(&self, folder: &Path, other: Option<&Self>) -> anyhow::Result<()> {
         let put = |name: &str, content: &str| {
             let path = folder.join(name);
-            let unfinished = folder.join(format!("{name}{UNFINISHED}"));
+            let unfinished = unfinished(&path);
             std::fs::write(&unfinished, content)
                 .and_then(|()| std::fs::rename(&unfinished, &path))
                 .with_context(|| format!("cannot write {}", path.display()))
