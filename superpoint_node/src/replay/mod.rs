@@ -178,7 +178,9 @@ impl Replay<'_> {
             self.report.as_ref().map(|options| Reporting::begin(options, self.out.as_deref())).transpose()?;
         let mut output =
             self.out.as_deref().map(|out| Output::create(out, OUTPUT_TOPIC, &Definition::KEYPOINTS)).transpose()?;
-        reporting.as_ref().map_or(Ok(()), Reporting::remove_earlier)?;
+        if let Some(reporting) = &reporting {
+            reporting.remove_earlier()?;
+        }
         let mut summary = Summary::default();
         let sink = |outcome: Outcome, progress: f32| {
             let mut reason = None;

@@ -15,7 +15,7 @@ use super::network::{Network, fold};
 use super::resize::plane_spec;
 use super::session::Session;
 use super::suppress::{PER_COLUMN, survivors};
-use crate::keypoints::{DESCRIPTOR_DIM, Extractor};
+use crate::keypoints::Extractor;
 use crate::maps::Maps;
 use crate::ranking::Ranking;
 use crate::weights::Weights;
@@ -28,8 +28,8 @@ const CHANNELS: usize = 65;
 /// 0.999; noise has none.
 const LEAST: f64 = 0.97;
 
-/// The least share of the CPU's keypoints that the card must find at the same pixel (a simulator of it found 0.95), and the
-/// least cosine of their descriptors on average (0.9998).
+/// The least share of the CPU's keypoints that the card must find at the same pixel (the emulation finds 0.96), and the least
+/// cosine of their descriptors on average (0.9999).
 const LEAST_FOUND: f64 = 0.7;
 const LEAST_COSINE: f64 = 0.97;
 
@@ -62,15 +62,13 @@ pub(super) fn replays<D: Device>(session: &mut Session<D>, weights: &Weights, im
     let plane = Plane::contiguous(&levels, image).map_err(on_the_host)?;
     cpu.detect(&plane, &params, &mut expected).map_err(on_the_host)?;
 
-    let row = |detections: &Detections, index: usize| {
-        let all = &detections.descriptors;
-        all.get(index * DESCRIPTOR_DIM..(index + 1) * DESCRIPTOR_DIM).unwrap_or_default().to_vec()
+    let (Some(theirs), Some(ours)) = (expected.descriptors(), found.descriptors()) else {
+        return Err(fault("there are no descriptors".to_owned()));
     };
-    let cosine = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(&b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
     let cosines: Vec<f64> = (expected.points.iter().enumerate())
-        .filter_map(|(index, &point)| {
-            let other = found.points.iter().position(|&other| other == point)?;
-            Some(cosine(row(&expected, index), row(&found, other)))
+        .filter_map(|(index, point)| {
+            let other = found.points.iter().position(|other| other == point)?;
+            Some(theirs.row(index).dot(&ours.row(other)).into())
         })
         .collect();
     let share = cosines.len() as f64 / expected.len() as f64;
@@ -232,5 +230,15 @@ mod tests {
             let error = with(Some(operation)).expect_err(operation);
             assert!(error.reason.contains("the card finds"), "{operation}: {error}");
         }
+    }
+
+    /// At the sizes that a card is tried with. Of the CPU's keypoints 0.96 are found there, with a cosine of 0.9999.
+    #[test]
+    #[ignore = "half a minute: by hand, after a change of the picture or of the limits"]
+    fn the_card_is_not_refused_for_its_roundings() {
+        let (weights, image) = (Weights::bundled().unwrap(), Size::new(1080, 1920));
+        let mut session = Session::new(Emulation::default(), &weights, Size::NETWORK).unwrap();
+        session.prepare(&[image], &[4]).unwrap();
+        replays(&mut session, &weights, image, Size::NETWORK).unwrap();
     }
 }

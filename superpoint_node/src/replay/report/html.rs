@@ -105,6 +105,11 @@ fn troubles(report: &Report, other: Option<&Report>) -> String {
     if let Some(unknown) = report.figures.truth_unknown.filter(|&unknown| unknown > 0) {
         lines.push(format!("of {unknown} images the truth is not known"));
     }
+    marked(&lines)
+}
+
+/// A list that is seen; nothing of no lines.
+fn marked(lines: &[String]) -> String {
     if lines.is_empty() {
         return String::new();
     }
@@ -214,11 +219,8 @@ fn row(
 }
 
 fn agreement_table(agreement: &AgreementFigures) -> String {
-    let damage: Vec<String> = agreement.damage.iter().map(|reason| escaped(reason)).collect();
-    let damage = match damage.is_empty() {
-        true => String::new(),
-        false => format!("<ul class=\"trouble\"><li>{THERE}: {}</li></ul>\n", damage.join("</li><li>")),
-    };
+    let damage: Vec<String> = agreement.damage.iter().map(|reason| format!("{THERE}: {}", escaped(reason))).collect();
+    let damage = marked(&damage);
     let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.4}"));
     format!(
         "<h2>Keypoint by keypoint</h2>\n{damage}<table><tr><th>images of both runs</th><td>{}</td></tr><tr><th>images of {HERE} / \
