@@ -44,18 +44,44 @@ impl Resizer {
     pub fn resize(&mut self, plane: &Plane<'_>, team: &mut Team, frame: &mut Vec<f32>) {
         frame.resize(self.target.area(), 0.0);
         match plane.samples() {
-            Samples::U8 => self.resize_u8(plane, team, frame),
+            Samples::U8 => self.resize_u8(plane, team, |level| f32::from(level) / 255.0, frame),
             Samples::U16 { endian, black, white } => self.resize_u16(plane, endian, black, white, team, frame),
         }
     }
 
-    fn resize_u8(&mut self, plane: &Plane<'_>, team: &mut Team, frame: &mut [f32]) {
-        let to_unit = |sample: u8| f32::from(sample) / 255.0;
+    /// An 8-bit plane at the target's size, in whole levels, row by row. A detector finds the same on it as on the plane:
+    /// resizing ends in whole levels, and is left out where the size is right. So whoever has time before the detector
+    /// has may do it. `None` for 16-bit planes, which would lose by it.
+    ///
+    /// ```
+    /// use tt_backend::{Plane, Size, resize::Resizer, team::Team};
+    /// let plane = Plane::contiguous(&[0, 100, 200, 40], Size::new(1, 4))?;
+    /// let levels = Resizer::new(Size::new(1, 2)).levels(&plane, &mut Team::new(1)?);
+    /// assert_eq!(levels, Some(vec![71, 117]));
+    /// # Ok::<(), tt_backend::Error>(())
+    /// ```
+    pub fn levels(&mut self, plane: &Plane<'_>, team: &mut Team) -> Option<Vec<u8>> {
+        if plane.samples() != Samples::U8 {
+            return None;
+        }
+        let mut levels = vec![0; self.target.area()];
+        self.resize_u8(plane, team, |level| level, &mut levels);
+        Some(levels)
+    }
+
+    /// `finish` turns a level, 0 to 255, into what the frame holds.
+    fn resize_u8<T: Send>(
+        &mut self,
+        plane: &Plane<'_>,
+        team: &mut Team,
+        finish: impl Fn(u8) -> T + Sync,
+        frame: &mut [T],
+    ) {
         if plane.size() == self.target {
             for (y, row) in frame.chunks_exact_mut(self.target.width).enumerate() {
                 match plane.row_u8_contiguous(y) {
-                    Some(samples) => row.iter_mut().zip(samples).for_each(|(out, &sample)| *out = to_unit(sample)),
-                    None => row.iter_mut().zip(plane.row_u8(y)).for_each(|(out, sample)| *out = to_unit(sample)),
+                    Some(samples) => row.iter_mut().zip(samples).for_each(|(out, &sample)| *out = finish(sample)),
+                    None => row.iter_mut().zip(plane.row_u8(y)).for_each(|(out, sample)| *out = finish(sample)),
                 }
             }
             return;
@@ -68,7 +94,7 @@ impl Resizer {
             (0..count).for_each(|lane| scatter(plane.row_u8(first + lane), lane, block));
         };
         self.bytes.prepare(plane.size(), self.target, team.size());
-        self.bytes.run(team, read, to_unit, frame);
+        self.bytes.run(team, read, finish, frame);
     }
 
     fn resize_u16(
@@ -317,13 +343,14 @@ impl<S: Sample> Passes<S> {
         }
     }
 
-    /// `read(first, count, block)` puts so many input rows into the lanes of the block.
-    fn run(
+    /// `read(first, count, block)` puts so many input rows into the lanes of the block, `finish` turns a sample into
+    /// what the frame holds.
+    fn run<T: Send>(
         &self,
         team: &mut Team,
         read: impl Fn(usize, usize, &mut [[S; LANES]]) + Sync,
-        to_unit: impl Fn(S) -> f32 + Sync,
-        frame: &mut [f32],
+        finish: impl Fn(S) -> T + Sync,
+        frame: &mut [T],
     ) {
         let Some((_, Size { width, .. }, _)) = self.prepared else { return };
         team.for_chunks(frame, BAND * width, |worker, number, frame| {
@@ -348,7 +375,7 @@ impl<S: Sample> Passes<S> {
                     }
                     None => &rows[(y - input.start) * width..][..width],
                 };
-                frame.iter_mut().zip(samples).for_each(|(out, &sample)| *out = to_unit(sample));
+                frame.iter_mut().zip(samples).for_each(|(out, &sample)| *out = finish(sample));
             }
         });
     }

@@ -344,14 +344,22 @@ fn resize_is_pillows() {
         if deep {
             let samples: Vec<u8> = noise(size, 48).flat_map(|value| (value as u16).to_be_bytes()).collect();
             let plane = Plane::from_u16(&samples, size, 2 * size.width, 2, Endian::Big).expect("noise");
-            Resizer::new(Size::NETWORK).resize(&plane, &mut team, &mut frame);
+            let mut resizer = Resizer::new(Size::NETWORK);
+            resizer.resize(&plane, &mut team, &mut frame);
+            assert_eq!(resizer.levels(&plane, &mut team), None, "{size}: levels are too coarse for 16 bits");
             let worst = largest(frame.iter().step_by(37).zip(&theirs).map(|(a, b)| a - b));
             eprintln!("{size} 16 bit: differs by at most {worst:.1e}");
             assert!(worst < 2e-6, "{size} 16 bit: {worst}");
         } else {
             let samples: Vec<u8> = noise(size, 56).map(|value| value as u8).collect();
             let plane = Plane::contiguous(&samples, size).expect("noise");
-            Resizer::new(Size::NETWORK).resize(&plane, &mut team, &mut frame);
+            let mut resizer = Resizer::new(Size::NETWORK);
+            resizer.resize(&plane, &mut team, &mut frame);
+            let levels = resizer.levels(&plane, &mut team).expect("8 bits");
+            let as_resized = Plane::contiguous(&levels, Size::NETWORK).expect("the frame's size");
+            let mut again = Vec::new();
+            resizer.resize(&as_resized, &mut team, &mut again);
+            assert!(frame == again, "{size}: resized ahead, it is another frame");
             let (worst, exact) = against_pillow(&frame, &theirs);
             assert!(exact == 1.0, "{size}: {worst} levels, exact at {:.2} %", 100.0 * exact);
         }

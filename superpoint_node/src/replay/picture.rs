@@ -1,9 +1,11 @@
-//! From a recorded message to the samples that the detector takes.
+//! From a recorded message to the samples that the detector takes, at the network's size where that can be done ahead.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use tt_backend::Plane;
+use tt_backend::resize::Resizer;
+use tt_backend::team::Team;
+use tt_backend::{Detections, Plane, Size};
 
 use super::bag::{self, Message};
 use super::topic::ImageKind;
@@ -30,19 +32,64 @@ impl Header {
     }
 }
 
-/// One channel of an image, independent of the message that it came in.
+/// One channel of an image, independent of the message that it came in; of the network's size where that was to be had.
 #[derive(Debug)]
 pub(super) struct Picture {
     pub(super) header: Header,
-    samples: Channel,
+    channel: Channel<'static>,
     /// How long it took to get here from the message.
     pub(super) decoding: Duration,
+    /// How long resizing took after that.
+    pub(super) resizing: Duration,
 }
 
 #[derive(Debug)]
-enum Channel {
-    Message(encoding::Samples<'static>),
+enum Channel<'a> {
+    Message(encoding::Samples<'a>),
     File { samples: Samples, range: encoding::Range16 },
+    Resized { levels: Vec<u8>, size: Size, original: Size },
+}
+
+impl Channel<'_> {
+    fn plane(&self) -> Result<Plane<'_>, tt_backend::Error> {
+        match self {
+            Self::Message(samples) => samples.plane(),
+            Self::File { samples, range } => samples.plane()?.with_range_16bit(range.black, range.white),
+            Self::Resized { levels, size, .. } => Plane::contiguous(levels, *size),
+        }
+    }
+
+    /// Without the message.
+    fn into_owned(self) -> Channel<'static> {
+        match self {
+            Self::Message(samples) => Channel::Message(samples.into_owned()),
+            Self::File { samples, range } => Channel::File { samples, range },
+            Self::Resized { levels, size, original } => Channel::Resized { levels, size, original },
+        }
+    }
+}
+
+/// Resizes channels before the detector's turn comes, on the thread that decoded them.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    resizer: Resizer,
+    team: Team,
+    frame: Size,
+}
+
+impl Ahead {
+    /// To the network's frame.
+    pub(super) fn to(frame: Size) -> Result<Self, tt_backend::Error> {
+        Ok(Self { resizer: Resizer::new(frame), team: Team::new(1)?, frame })
+    }
+
+    /// `None` for what the detector has to resize itself.
+    fn resize(&mut self, channel: &Channel<'_>) -> Option<Channel<'static>> {
+        // What is wrong with a plane is told when the detector is to take it.
+        let plane = channel.plane().ok()?;
+        let levels = self.resizer.levels(&plane, &mut self.team)?;
+        Some(Channel::Resized { levels, size: self.frame, original: plane.size() })
+    }
 }
 
 /// Why a message gives no picture: the kind that is counted, and the sentence for people.
@@ -80,15 +127,20 @@ impl From<DecodeError> for Rejected {
 }
 
 impl Picture {
-    /// Decompresses and decodes a message, and reads the one channel of it.
-    pub(super) fn read(message: Message, kind: ImageKind, settings: &Settings) -> Result<Self, Rejected> {
+    /// Decompresses and decodes a message, reads the one channel of it, and resizes that where it can be done ahead.
+    pub(super) fn read(
+        message: Message,
+        kind: ImageKind,
+        settings: &Settings,
+        ahead: Option<&mut Ahead>,
+    ) -> Result<Self, Rejected> {
         let start = Instant::now();
         let Message { log_time, publish_time, data, .. } = message;
         let data = bag::unpacked(data).map_err(|reason| Rejected::new("compression", reason))?;
-        let (view, samples) = match kind {
+        let (view, channel) = match kind {
             ImageKind::Raw => {
                 let image = ImageView::parse(&data)?;
-                let samples = Pixels::of(&image)?.samples(settings.channel, settings.range_16bit).into_owned();
+                let samples = Pixels::of(&image)?.samples(settings.channel, settings.range_16bit);
                 (image.header, Channel::Message(samples))
             }
             ImageKind::Compressed => {
@@ -97,15 +149,24 @@ impl Picture {
                 (image.header, Channel::File { samples, range: settings.range_16bit })
             }
         };
+        let decoded = Instant::now();
+        let resized = ahead.and_then(|ahead| ahead.resize(&channel));
+        let resizing = if resized.is_some() { decoded.elapsed() } else { Duration::ZERO };
+        let channel = resized.unwrap_or_else(|| channel.into_owned());
         let header = Header { stamp: view.stamp, frame_id: view.frame_id.to_owned(), log_time, publish_time };
-        Ok(Self { header, samples, decoding: start.elapsed() })
+        Ok(Self { header, channel, decoding: start.elapsed() - resizing, resizing })
     }
 
     /// The plane that the detector takes.
     pub(super) fn plane(&self) -> Result<Plane<'_>, tt_backend::Error> {
-        match &self.samples {
-            Channel::Message(samples) => samples.plane(),
-            Channel::File { samples, range } => samples.plane()?.with_range_16bit(range.black, range.white),
+        self.channel.plane()
+    }
+
+    /// Makes what was detected on the plane that of the image.
+    pub(super) fn complete(&self, detections: &mut Detections) {
+        detections.timings.resize += self.resizing;
+        if let Channel::Resized { original, .. } = &self.channel {
+            detections.original = *original;
         }
     }
 }

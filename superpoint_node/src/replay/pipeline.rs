@@ -4,6 +4,9 @@
 //! reader -> decoders, taking turns -> detector -> sink
 //! ```
 //!
+//! A decoder also resizes, so that the detector is left with the network and the keypoints; but not for a card, which
+//! resizes itself.
+//!
 //! Between them are short queues: whoever is faster waits, and memory does not grow with the recording.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +14,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use anyhow::{Context as _, anyhow};
-use tt_backend::{Detections, Detector};
+use tt_backend::{BackendChoice, Detections, Detector};
 
 use super::bag::{Damage, Message, Messages};
-use super::picture::{Header, Picture, Rejected};
+use super::picture::{Ahead, Header, Picture, Rejected};
 use super::topic::ImageKind;
 use crate::settings::Settings;
 
@@ -63,6 +66,8 @@ pub(super) fn run(
     stop: &AtomicBool,
     mut sink: impl FnMut(Outcome, f32) -> anyhow::Result<()> + Send,
 ) -> anyhow::Result<End> {
+    let model = detector.model();
+    let frame = (model.backend == BackendChoice::Cpu).then_some(model.network);
     let decoders = thread::available_parallelism().map_or(1, usize::from).min(MAX_DECODERS);
     thread::scope(|scope| {
         let mut to_decoders = Vec::new();
@@ -70,9 +75,10 @@ pub(super) fn run(
         for _ in 0..decoders {
             let (sender, waiting) = sync_channel(QUEUE);
             let (to_detector, pictures) = sync_channel(QUEUE);
+            let ahead = frame.map(Ahead::to).transpose()?;
             to_decoders.push(sender);
             decoded.push(pictures);
-            scope.spawn(move || decode(&waiting, &to_detector, kind, settings));
+            scope.spawn(move || decode(&waiting, &to_detector, kind, settings, ahead));
         }
         let reader = scope.spawn(move || read(messages, every, &to_decoders, stop));
         let (to_sink, results) = sync_channel::<(Outcome, f32)>(QUEUE);
@@ -104,10 +110,16 @@ fn read(mut messages: Messages, every: usize, decoders: &[SyncSender<Message>], 
 
 type Decoded = (Result<Picture, Rejected>, f32);
 
-fn decode(waiting: &Receiver<Message>, to_detector: &SyncSender<Decoded>, kind: ImageKind, settings: &Settings) {
+fn decode(
+    waiting: &Receiver<Message>,
+    to_detector: &SyncSender<Decoded>,
+    kind: ImageKind,
+    settings: &Settings,
+    mut ahead: Option<Ahead>,
+) {
     for message in waiting {
         let progress = message.progress;
-        if to_detector.send((Picture::read(message, kind, settings), progress)).is_err() {
+        if to_detector.send((Picture::read(message, kind, settings, ahead.as_mut()), progress)).is_err() {
             break;
         }
     }
@@ -126,7 +138,8 @@ fn detect(
             Err(rejected) => Outcome::Rejected(rejected),
             Ok(picture) => {
                 let plane = picture.plane()?;
-                let detections = detector.detect(&plane, &settings.params).context("detection failed")?;
+                let mut detections = detector.detect(&plane, &settings.params).context("detection failed")?;
+                picture.complete(&mut detections);
                 Outcome::Detected(Found { header: picture.header, detections, decoding: picture.decoding })
             }
         };

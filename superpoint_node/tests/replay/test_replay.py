@@ -50,6 +50,15 @@ def read_out(path):
                 for _, _, message in make_reader(file, validate_crcs=True).iter_messages()]
 
 
+def keypoints_in(path):
+    """(log time, message), by rosbags. Its definition alone is enough to read it: all that it consists of is in it."""
+    store = get_typestore(Stores.EMPTY)
+    with Reader(path) as reader:
+        connection, = reader.connections
+        store.register(get_types_from_msg(connection.msgdef.data, KEYPOINTS))
+        return [(time, store.deserialize_cdr(data, KEYPOINTS)) for _, time, data in reader.messages()]
+
+
 def report(folder):
     return json.loads((folder / 'report.json').read_text())
 
@@ -147,16 +156,13 @@ def test_the_output_is_read_by_rosbags_with_type_stamps_and_quality_of_service(p
     assert (schema.name, schema.encoding) == (KEYPOINTS, 'ros2msg')
     assert (channel.topic, channel.message_encoding) == ('/keypoints', 'cdr')
 
-    store = get_typestore(Stores.EMPTY)
     with Reader(out) as reader:
         connection, = reader.connections
         assert connection.msgtype == KEYPOINTS
         qos, = connection.ext.offered_qos_profiles
         assert (qos.history.name, qos.depth) == ('KEEP_LAST', 10)
         assert (qos.reliability.name, qos.durability.name) == ('RELIABLE', 'VOLATILE')
-        # Its definition alone is enough to read it: all that it consists of is in it.
-        store.register(get_types_from_msg(connection.msgdef.data, KEYPOINTS))
-        found = [(time, store.deserialize_cdr(data, KEYPOINTS)) for _, time, data in reader.messages()]
+    found = keypoints_in(out)
     assert [time for time, _ in found] == [START_NS + index * PERIOD_NS for index in range(3)]
     for index, (time, message) in enumerate(found):
         stamp = message.header.stamp
@@ -201,6 +207,27 @@ def test_raw_and_compressed_images_of_every_kind(pictures, tmp_path):
         (_, _, results[topic]), = read_out(tmp_path / 'out.mcap')
     assert all(result == results['/mono8'] for result in results.values()), \
         [topic for topic in kinds if results[topic] != results['/mono8']]
+
+
+def test_images_of_another_size_than_the_networks(tmp_path):
+    """Resized by the decoders; 16 bits by the detector. Both as `detect` does it."""
+    from PIL import Image
+    color = np.asarray(Image.open(bags.PHOTO).convert('RGB').resize((800, 650)))
+    wide = color[:, :, 0].astype(np.uint16) * 257
+    for name, pixels, kind, data in (
+            ('color', color, IMAGE, bags.image(color, encoding='rgb8')),
+            ('png', color, COMPRESSED, bags.compressed(color)),
+            ('wide', wide, IMAGE, bags.image(wide, encoding='mono16'))):
+        bag = bags.write(tmp_path / name, [(TOPIC, kind, START_NS, data)])
+        replay(bag, '--out', tmp_path / 'out.mcap')
+        (_, message), = keypoints_in(tmp_path / 'out.mcap')
+        assert (message.image_width, message.image_height) == (800, 650)
+        detected = detect(pixels, tmp_path)
+        # The command line writes network position times scale; ROS wants pixel centres at integers.
+        scale = np.array([800 / 640, 650 / 480])
+        expected = np.array(detected['keypoints']) + (scale - 1) / 2
+        np.testing.assert_allclose(message.points.reshape(-1, 2), expected, atol=1e-3)
+        np.testing.assert_allclose(message.scores, detected['scores'])
 
 
 def test_topics_are_found_or_named(pictures, tmp_path):
