@@ -88,7 +88,8 @@ def test_options_and_configuration_are_the_defaults_of_requests(serve, tmp_path)
 def test_a_signal_lets_running_requests_finish(serve, number):
     server = serve()
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        requests_ = [pool.submit(plane, server) for _ in range(6)]
+        # So few that a busy machine is through with them before the server's time to end is up.
+        requests_ = [pool.submit(plane, server) for _ in range(3)]
         while requests.get(server.url + '/metrics').text.find('superpoint_queue_depth 0\n') >= 0:
             time.sleep(0.005)
         status, seconds = server.end(number)
