@@ -56,7 +56,10 @@ def network(path):
                               [shape('scores', [1, 65, HEIGHT // 8, WIDTH // 8]), shape('descriptors', [1, 256, HEIGHT // 8, WIDTH // 8])],
                               constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=['CPUExecutionProvider'])
+    options = onnxruntime.SessionOptions()
+    # Its threads would go on turning after a run, for some milliseconds, and take the cores from whoever is measured next.
+    options.add_session_config_entry('session.intra_op.allow_spinning', '0')
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=['CPUExecutionProvider'])
 
 
 def highest(scores, radius, axis):
