@@ -252,6 +252,8 @@ fn decimal(value: f32) -> f64 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use tt_backend::Timings;
+
     use super::*;
 
     #[test]
@@ -269,6 +271,16 @@ mod tests {
             let response = Response { descriptors, ..response.clone() };
             assert_eq!(response.clone().to_json().unwrap(), serde_json::to_vec(&response).unwrap());
         }
+    }
+
+    #[test]
+    fn each_step_counts_once() {
+        let milliseconds = Duration::from_millis;
+        let mut detections = Detections::default();
+        detections.timings = Timings { resize: milliseconds(2), network: milliseconds(4), keypoints: milliseconds(8) };
+        let TimingMs { preprocess, device_forward, postprocess, total } =
+            Response::new(&detections, &Params::default(), milliseconds(1)).unwrap().timing_ms;
+        assert_eq!((preprocess, device_forward, postprocess, total), (3.0, 4.0, 8.0, 15.0));
     }
 
     #[test]

@@ -320,6 +320,13 @@ def test_a_body_over_the_limit_is_refused(server):
     assert server.get('/health').status_code == 200
 
 
+def test_a_body_and_a_picture_of_exactly_the_limit_are_taken(server):
+    limits = server.get('/info').json()['limits']
+    assert limits['body_bytes'] == limits['pixels'] == 8192 * 8192
+    reply = server.post('/predict_plane?height=8192&width=8192&return_descriptors=false', data=bytes(8192 * 8192))
+    assert reply.status_code == 200 and reply.json()['original_size'] == {'height': 8192, 'width': 8192}
+
+
 @pytest.mark.parametrize('path', ['/predict', '/predict_raw', '/predict_plane?height=1&width=1'])
 def test_bodies_that_have_to_be_unpacked_are_refused(server, path):
     refused(server.post(path, data=gzip.compress(b'{}'), headers={'Content-Encoding': 'gzip'}), 415, 'gzip')
@@ -371,10 +378,10 @@ def test_info(server):
     assert info['serving_path'] == {'traced': False, 'device_nms': False}
     assert info['image_size'] == {'height': 480, 'width': 640} in info['prepared_image_sizes']
     assert re.fullmatch(r'\d+\.\d+\.\d+.*', info['version'])
-    assert info['limits']['body_bytes'] > 0 and info['limits']['pixels'] > 0 and info['limits']['queue'] > 0
+    assert info['limits'] == {'body_bytes': 64 << 20, 'pixels': 8192 * 8192, 'queue': 16, 'connections': 256,
+                              'deadline_seconds': 30, 'receive_seconds': 30}
     assert info['defaults'] == {'max_keypoints': 1024, 'keypoint_threshold': 0.005, 'nms_radius': 4, 'border_removal_distance': 4,
                                 'return_descriptors': True, 'postprocess': 'package', 'channel': 'first'}
-    assert info['limits']['connections'] > 0 and info['limits']['deadline_seconds'] > 0 and info['limits']['receive_seconds'] > 0
 
 
 def test_models(server):
