@@ -88,9 +88,12 @@ mod tests {
         // Within 4 pixels of the first, 5 rows from the second.
         columns[10] = column(&[(high, 14), (low, 6)]);
         columns[11] = column(&[(high, 25)]);
+        // And the other way round: 4 pixels to the left of the second, and above it.
+        columns[15] = column(&[(high, 20)]);
+        columns[19] = column(&[(low, 24)]);
         let params = Params { keypoint_threshold: 0.25, ..Params::default() };
         let (points, _) = points(&columns, Size::new(32, 24), &params).unwrap();
-        assert_eq!(points, [[10, 14], [11, 25], [10, 6], [6, 20]]);
+        assert_eq!(points, [[10, 14], [15, 20], [11, 25], [10, 6], [6, 20]]);
     }
 
     #[test]

@@ -39,7 +39,6 @@ pub(super) fn host_access(operation: &'static str, spec: Spec, bytes: usize) -> 
     check(operation, bytes == due, || format!("{bytes} bytes for a tensor of {due}"))
 }
 
-/// Ours alone: TT-NN takes weights of another input width.
 /// A window that fits on its map; TT-NN divides by the steps without a look.
 fn window(
     operation: &'static str,
@@ -52,6 +51,7 @@ fn window(
     check(operation, fits, || format!("a window of {kernel:?} in steps of {stride:?} on a map of {map:?}"))
 }
 
+/// Ours alone: TT-NN takes weights of another input width.
 pub(super) fn conv2d_weights(options: &Conv2dOptions, weights: usize, biases: usize) -> Result<()> {
     let Conv2dOptions { height, width, in_channels, out_channels, kernel, stride, padding, .. } = *options;
     window("prepare conv2d", [height, width], kernel, stride, padding)?;
