@@ -4,7 +4,9 @@ import io
 import json
 import os
 import pathlib
+import resource
 import shutil
+import signal
 import sqlite3
 import struct
 import subprocess
@@ -181,7 +183,7 @@ def detect(pixels, tmp_path):
     from PIL import Image
     Image.fromarray(pixels).save(tmp_path / 'picture.png')
     done = subprocess.run([bags.program('superpoint'), 'detect', tmp_path / 'picture.png', '--json',
-                           '--no-descriptors', '--weights', 'bundled'], capture_output=True, check=True, timeout=60)
+                           '--no-descriptors', '--weights', 'bundled'], capture_output=True, check=True, timeout=300)
     return json.loads(done.stdout)
 
 
@@ -207,6 +209,23 @@ def test_raw_and_compressed_images_of_every_kind(pictures, tmp_path):
         (_, _, results[topic]), = read_out(tmp_path / 'out.mcap')
     assert all(result == results['/mono8'] for result in results.values()), \
         [topic for topic in kinds if results[topic] != results['/mono8']]
+
+
+def test_a_range_of_16_bits_counts_in_raw_and_compressed_images(pictures, tmp_path):
+    wide = 1000 + 8 * pictures[0].astype(np.uint16)
+    (tmp_path / 'config.yaml').write_text('superpoint:\n  ros__parameters:\n    range_16bit: [1000, 3040]\n')
+    results = []
+    for name, kind, data, options in (
+            ('gray', IMAGE, bags.image(pictures[0]), []),
+            ('wide', IMAGE, bags.image(wide, encoding='mono16'), ['--config', tmp_path / 'config.yaml']),
+            ('png', COMPRESSED, bags.compressed(wide), ['--config', tmp_path / 'config.yaml']),
+            ('unknown', COMPRESSED, bags.compressed(wide), [])):
+        replay(bags.write(tmp_path / name, [(TOPIC, kind, START_NS, data)]), '--out', tmp_path / 'out.mcap', *options)
+        (_, message), = keypoints_in(tmp_path / 'out.mcap')
+        results.append(sorted(map(tuple, message.points.reshape(-1, 2).tolist())))
+    gray, raw, compressed, unknown = results
+    assert len(set(gray) & set(raw)) > 0.95 * len(gray) and raw == compressed, (len(gray), len(raw), len(compressed))
+    assert unknown != compressed
 
 
 def test_images_of_another_size_than_the_networks(tmp_path):
@@ -432,7 +451,7 @@ def test_memory_does_not_grow_with_the_recording(tmp_path):
 
 def synth(out, *options, photo=bags.PHOTO):
     subprocess.run([bags.program('superpoint'), 'synth', str(photo), '--out', str(out), *map(str, options)],
-                   check=True, timeout=60)
+                   check=True, timeout=300)
 
 
 @pytest.mark.parametrize('motion', [(3, -2), (8, 16), (-5, 1), (1, 0), (0, -1), (-2, 0), (0, 2)])
@@ -572,6 +591,19 @@ def test_what_is_read_is_not_written_over(tmp_path):
     assert 'not UTF-8' in replay(bag, '--report', folder, '--out', folder / os.fsdecode(b'\xff.mcap'), status=1)
     assert 'cannot write' in replay(bag, '--report', folder, '--out', tmp_path / 'none' / 'out.mcap', status=1)
     assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_report_for_which_there_is_no_room_leaves_nothing(entries, tmp_path):
+    bag = bags.write(tmp_path / 'bag', entries[:1])
+
+    def little_room():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = subprocess.run([bags.program('superpoint'), 'replay', bag, '--backend', 'cpu', '--weights', 'bundled',
+                           '--report', tmp_path / 'report'], preexec_fn=little_room, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and 'cannot write' in done.stderr and 'report.html' in done.stderr, done.stderr
+    assert list((tmp_path / 'report').iterdir()) == []
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path):

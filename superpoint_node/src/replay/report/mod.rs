@@ -184,6 +184,7 @@ impl Report {
             let unfinished = unfinished(&path);
             std::fs::write(&unfinished, content)
                 .and_then(|()| std::fs::rename(&unfinished, &path))
+                .inspect_err(|_| drop(std::fs::remove_file(&unfinished)))
                 .with_context(|| format!("cannot write {}", path.display()))
         };
         put(HTML, &html::page(self, other)?)?;
