@@ -170,3 +170,22 @@ impl Picture {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_ahead_counts_as_the_detectors() {
+        let header =
+            Header { stamp: Stamp { sec: 0, nanosec: 0 }, frame_id: String::new(), log_time: 0, publish_time: 0 };
+        let (size, original) = (Size::new(1, 2), Size::new(3, 4));
+        let milliseconds = Duration::from_millis;
+        let channel = Channel::Resized { levels: vec![0, 255], size, original };
+        let picture = Picture { header, channel, decoding: milliseconds(1), resizing: milliseconds(2) };
+        let mut detections = Detections::default();
+        detections.timings.resize = milliseconds(4);
+        picture.complete(&mut detections);
+        assert_eq!((detections.original, detections.timings.resize), (original, milliseconds(6)));
+    }
+}
