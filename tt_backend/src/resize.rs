@@ -50,8 +50,8 @@ impl Resizer {
     }
 
     /// An 8-bit plane at the target's size, in whole levels, row by row. A detector finds the same on it as on the plane:
-    /// resizing ends in whole levels, and is left out where the size is right. So whoever has time before the detector
-    /// has may do it. `None` for 16-bit planes, which would lose by it.
+    /// resizing ends in whole levels, and is left out where the size is right. So it may be done before the detector's
+    /// turn comes. `None` for 16-bit planes, which would lose by it.
     ///
     /// ```
     /// use tt_backend::{Plane, Size, resize::Resizer, team::Team};

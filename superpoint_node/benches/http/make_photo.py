@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument('file', help='where it is written: a name that ends in .jpg')
+parser.add_argument('file', help='where it is written')
 parser.add_argument('--baseline', action='store_true', help='not progressive')
 arguments = parser.parse_args()
 

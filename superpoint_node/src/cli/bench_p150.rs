@@ -18,7 +18,7 @@ use tt_backend::{Backend as _, BackendChoice, Detections, Plane, Size};
 use super::detect::read;
 use super::{DetectorArgs, Outcome, WrongUsage, print};
 use crate::channel::Channel;
-use crate::decode::{self, DecodeError, Samples};
+use crate::decode::{self, Samples};
 use crate::message::encoding::Range16;
 use crate::response::ServingPath;
 
@@ -88,10 +88,10 @@ pub(super) fn run(args: &P150Args) -> anyhow::Result<Outcome> {
     if options.backend == BackendChoice::Cpu {
         return Err(WrongUsage("`bench p150` measures the card; leave out `--backend cpu`".to_owned()).into());
     }
-    let file = read(&args.image).with_context(|| args.image.display().to_string())?;
-    let decoded =
-        || Ok::<_, DecodeError>((Samples::decode(&file, Channel::First)?, decode::colors(&file, Range16::default())?));
-    let (samples, colors) = decoded().with_context(|| args.image.display().to_string())?;
+    let name = || args.image.display().to_string();
+    let file = read(&args.image).with_context(name)?;
+    let samples = Samples::decode(&file, Channel::First).with_context(name)?;
+    let colors = decode::colors(&file, Range16::default()).with_context(name)?;
     let plane = samples.plane()?;
     let size = plane.size();
     let red = Plane::from_u8(colors.as_raw(), size, 3 * size.width, 3)?;

@@ -40,7 +40,7 @@ pub(super) struct Picture {
     /// How long it took to get here from the message.
     pub(super) decoding: Duration,
     /// How long resizing took after that.
-    pub(super) resizing: Duration,
+    resizing: Duration,
 }
 
 #[derive(Debug)]
@@ -83,10 +83,10 @@ impl Ahead {
         Ok(Self { resizer: Resizer::new(frame), team: Team::new(1)?, frame })
     }
 
-    /// `None` for what the detector has to resize itself.
+    /// `None` for what needs no resizing, and for what the detector has to resize itself.
     fn resize(&mut self, channel: &Channel<'_>) -> Option<Channel<'static>> {
         // What is wrong with a plane is told when the detector is to take it.
-        let plane = channel.plane().ok()?;
+        let plane = channel.plane().ok().filter(|plane| plane.size() != self.frame)?;
         let levels = self.resizer.levels(&plane, &mut self.team)?;
         Some(Channel::Resized { levels, size: self.frame, original: plane.size() })
     }

@@ -91,6 +91,7 @@ def test_a_signal_lets_running_requests_finish(serve, number):
         # So few that a busy machine is through with them before the server's time to end is up.
         requests_ = [pool.submit(plane, server) for _ in range(3)]
         while requests.get(server.url + '/metrics').text.find('superpoint_queue_depth 0\n') >= 0:
+            assert not all(reply.done() for reply in requests_), 'all were through before the signal'
             time.sleep(0.005)
         status, seconds = server.end(number)
         assert status == 0 and seconds < 10, server.log()
