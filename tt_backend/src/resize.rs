@@ -25,6 +25,9 @@ const BAND: usize = 32;
 /// Rows that the horizontal pass filters side by side: one vector of eight 32-bit lanes.
 const LANES: usize = 8;
 
+/// Columns of 8-bit rows that are read at a time: a multiple of [`LANES`] that the first-level cache holds.
+const COLUMNS: usize = 256;
+
 /// Resizes planes to one fixed size. Keeps the filters of the last input size and its scratch memory, so that a
 /// stream of equal frames allocates nothing.
 #[derive(Debug)]
@@ -78,20 +81,24 @@ impl Resizer {
         frame: &mut [T],
     ) {
         if plane.size() == self.target {
+            let mut samples = [0; COLUMNS];
             for (y, row) in frame.chunks_exact_mut(self.target.width).enumerate() {
-                match plane.row_u8_contiguous(y) {
-                    Some(samples) => row.iter_mut().zip(samples).for_each(|(out, &sample)| *out = finish(sample)),
-                    None => row.iter_mut().zip(plane.row_u8(y)).for_each(|(out, sample)| *out = finish(sample)),
+                for (part, out) in row.chunks_mut(COLUMNS).enumerate() {
+                    let samples = &mut samples[..out.len()];
+                    plane.copy_row_u8(y, part * COLUMNS, samples);
+                    out.iter_mut().zip(&*samples).for_each(|(out, &sample)| *out = finish(sample));
                 }
             }
             return;
         }
         let read = |first: usize, count: usize, block: &mut [[u8; LANES]]| {
-            if count == LANES && plane.row_u8_contiguous(first).is_some() {
-                let row = |lane| plane.row_u8_contiguous(first + lane).unwrap_or_default();
-                return interleave(std::array::from_fn(row), block);
+            let mut rows = [[0; COLUMNS]; LANES];
+            for (part, block) in block.chunks_mut(COLUMNS).enumerate() {
+                for (y, row) in (first..first + count).zip(&mut rows) {
+                    plane.copy_row_u8(y, part * COLUMNS, &mut row[..block.len()]);
+                }
+                interleave(&rows, block);
             }
-            (0..count).for_each(|lane| scatter(plane.row_u8(first + lane), lane, block));
         };
         self.bytes.prepare(plane.size(), self.target, team.size());
         self.bytes.run(team, read, finish, frame);
@@ -132,17 +139,14 @@ fn scatter<S>(samples: impl Iterator<Item = S>, lane: usize, block: &mut [[S; LA
 
 /// As [`scatter`] for all lanes at once, a square of samples at a time. One by one, this takes longer than the filter.
 #[multiversion(targets("x86_64+avx2"))]
-fn interleave(rows: [&[u8]; LANES], block: &mut [[u8; LANES]]) {
-    let (whole, rest) = block.as_chunks_mut::<LANES>();
-    for (index, columns) in whole.iter_mut().enumerate() {
-        for (column, row) in columns.iter_mut().zip(rows) {
-            column.copy_from_slice(&row[LANES * index..][..LANES]);
+fn interleave(rows: &[[u8; COLUMNS]; LANES], block: &mut [[u8; LANES]]) {
+    for (index, columns) in block.chunks_mut(LANES).enumerate() {
+        let mut square = [[0; LANES]; LANES];
+        for (samples, row) in square.iter_mut().zip(rows) {
+            samples.copy_from_slice(&row[LANES * index..][..LANES]);
         }
-        u8::transpose(columns);
-    }
-    let done = LANES * whole.len();
-    for (lane, row) in rows.iter().enumerate() {
-        scatter(row[done..].iter().copied(), lane, rest);
+        u8::transpose(&mut square);
+        columns.copy_from_slice(&square[..columns.len()]);
     }
 }
 

@@ -153,9 +153,8 @@ const BAR_STEPS: u64 = 100_000;
 
 /// One line for people.
 fn line(summary: &Summary, replay: &Replay<'_>) -> String {
-    let &Summary { images, keypoints, elapsed, .. } = summary;
+    let &Summary { images, keypoints, elapsed, network, .. } = summary;
     let topic = &replay.topic.name;
-    let seconds = elapsed.as_secs_f64();
     if images == 0 && summary.read > 0 {
         return format!("no image of {topic} could be used");
     }
@@ -163,8 +162,13 @@ fn line(summary: &Summary, replay: &Replay<'_>) -> String {
         let where_looked = if replay.start_s == 0.0 && replay.duration_s.is_none() { "" } else { "that part of " };
         return format!("no image of {topic} is in {where_looked}the recording");
     }
-    let (each, rate) = (keypoints as f64 / images as f64, images as f64 / seconds);
-    format!("{images} images of {topic}, {each:.1} keypoints in each; {seconds:.1} s, {rate:.2} images a second")
+    let each = keypoints as f64 / images as f64;
+    let [seconds, alone] = [elapsed, network].map(|time| time.as_secs_f64());
+    let rate = images as f64 / seconds;
+    format!(
+        "{images} images of {topic}, {each:.1} keypoints in each; {seconds:.1} s, {rate:.2} images a second; \
+         {alone:.1} s of it in the network"
+    )
 }
 
 /// Names on standard error what could not be read.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use image::{Rgb, RgbImage};
-use tt_backend::{Endian, Plane, Size};
+use tt_backend::{Endian, Plane, Size, gather};
 
 use super::bayer::{Depth, Mosaic};
 use super::image::ImageView;
@@ -302,13 +302,10 @@ impl Samples<'_> {
         let data = match self.data {
             Cow::Owned(data) => data, // computed, so without gaps
             Cow::Borrowed(data) => {
-                let mut gathered = Vec::with_capacity(height * width * bytes);
-                for row in data.chunks(self.row_stride).take(height) {
-                    if self.pixel_stride == bytes {
-                        gathered.extend_from_slice(&row[..width * bytes]);
-                    } else {
-                        gathered.extend(row.iter().step_by(self.pixel_stride).take(width));
-                    }
+                let mut gathered = vec![0; height * width * bytes];
+                for (row, out) in data.chunks(self.row_stride).zip(gathered.chunks_exact_mut(width * bytes)) {
+                    // Samples of two bytes lie side by side in every encoding.
+                    gather(row, self.pixel_stride / bytes, out);
                 }
                 gathered
             }

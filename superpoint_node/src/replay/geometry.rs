@@ -4,7 +4,7 @@
 //! of Hartley and Zisserman, "Multiple View Geometry in Computer Vision", 2nd edition (H&Z below), and Fischler and
 //! Bolles, "Random Sample Consensus", 1981.
 
-use nalgebra::{Matrix3, SMatrix, SVector, SymmetricEigen, Vector3};
+use nalgebra::{Matrix3, SMatrix, SymmetricEigen, Vector3};
 
 /// A point, `[x, y]` in pixels.
 pub(crate) type Point = [f64; 2];
@@ -63,9 +63,8 @@ impl Homography {
     }
 
     fn fit_weighted(pairs: &[Pair], weights: &[f64]) -> Option<Self> {
-        let Solution { normalised, from, to } = Solution::of(pairs, weights, |[x, y], [u, v]| {
-            [[0.0, 0.0, 0.0, -x, -y, -1.0, v * x, v * y, v], [x, y, 1.0, 0.0, 0.0, 0.0, -u * x, -u * y, -u]]
-        })?;
+        let Solution { normalised, from, to } =
+            Solution::of(pairs, weights, |[u, v]| [[0.0, -1.0, v], [1.0, 0.0, -u]])?;
         let fitted = to.inverse() * normalised * from.matrix();
         (fitted.determinant().abs() > 1e-12 * fitted.norm().powi(3)).then_some(Self(fitted))
     }
@@ -99,9 +98,7 @@ pub(crate) struct Fundamental(Matrix3<f64>);
 impl Fundamental {
     /// The fundamental matrix that fits at least eight pairs best: the normalised 8-point algorithm, H&Z 11.2.
     pub(crate) fn fit(pairs: &[Pair]) -> Option<Self> {
-        let Solution { normalised, from, to } = Solution::of(pairs, &vec![1.0; pairs.len()], |[x, y], [u, v]| {
-            [[u * x, u * y, u, v * x, v * y, v, x, y, 1.0]]
-        })?;
+        let Solution { normalised, from, to } = Solution::of(pairs, &vec![1.0; pairs.len()], |[u, v]| [[u, v, 1.0]])?;
         // All epipolar lines meet in one point: the smallest singular value is set to 0.
         let mut parts = normalised.svd(true, true);
         let (smallest, _) = parts.singular_values.argmin();
@@ -151,7 +148,7 @@ impl Normalisation {
     }
 }
 
-/// The nine values of a matrix that fulfil the equations of all pairs best.
+/// The matrix that fulfils the equations of all pairs best.
 struct Solution {
     /// For points as the normalisations give them.
     normalised: Matrix3<f64>,
@@ -160,28 +157,40 @@ struct Solution {
 }
 
 impl Solution {
-    /// `equations` are the rows `a` of `a x = 0` that a pair of normalised points gives. `x` is the unit vector with the
-    /// least error, an eigenvector of the weighted sum of all `a^T a`.
-    fn of<const N: usize>(
-        pairs: &[Pair],
-        weights: &[f64],
-        equations: impl Fn(Point, Point) -> [[f64; 9]; N],
-    ) -> Option<Self> {
+    /// A pair of normalised points `p` and `q`, `[x, y, 1]` each, gives the equations `c^T M p = 0` for the `c` that
+    /// `equations` makes of `q`. `M`, row by row, is the unit vector with the least error: an eigenvector of the weighted
+    /// sum of all `a a^T`, where `a` is the Kronecker product of `c` and `p`.
+    fn of<const N: usize>(pairs: &[Pair], weights: &[f64], equations: impl Fn(Point) -> [[f64; 3]; N]) -> Option<Self> {
         let from = Normalisation::of(pairs.iter().map(|pair| pair.0))?;
         let to = Normalisation::of(pairs.iter().map(|pair| pair.1))?;
-        let mut sum = SMatrix::<f64, 9, 9>::zeros();
+        // `a a^T` is the Kronecker product of `c c^T` and `p p^T`, both symmetric: 36 of its 81 values are different.
+        let mut sums = [[0.0; 6]; 6];
         for (&(first, second), &weight) in pairs.iter().zip(weights) {
-            for row in equations(from.apply(first), to.apply(second)) {
-                let row = SVector::<f64, 9>::from(row);
-                sum += row * row.transpose() * weight;
+            let [x, y] = from.apply(first);
+            let products = products([x, y, 1.0]);
+            let equations = equations(to.apply(second)).map(self::products);
+            for (index, sums) in sums.iter_mut().enumerate() {
+                let factor = weight * equations.iter().map(|products| products[index]).sum::<f64>();
+                sums.iter_mut().zip(products).for_each(|(sum, product)| *sum += factor * product);
             }
         }
+        let sum = SMatrix::<f64, 9, 9>::from_fn(|row, column| {
+            sums[PRODUCT[row / 3][column / 3]][PRODUCT[row % 3][column % 3]]
+        });
         let eigen = SymmetricEigen::try_new(sum, f64::EPSILON, 200)?;
         let (smallest, _) = eigen.eigenvalues.argmin();
         let normalised = Matrix3::from_row_slice(eigen.eigenvectors.column(smallest).as_slice());
         Some(Self { normalised, from, to })
     }
 }
+
+/// The different values of `v v^T`.
+fn products([x, y, z]: [f64; 3]) -> [f64; 6] {
+    [x * x, x * y, x * z, y * y, y * z, z * z]
+}
+
+/// Where they are: row and column of `v v^T` to the index among [`products`].
+const PRODUCT: [[usize; 3]; 3] = [[0, 1, 2], [1, 3, 4], [2, 4, 5]];
 
 pub(crate) fn squared_distance([x, y]: Point, [u, v]: Point) -> f64 {
     (x - u).powi(2) + (y - v).powi(2)

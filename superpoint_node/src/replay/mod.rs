@@ -143,6 +143,8 @@ pub struct Summary {
     pub interrupted: bool,
     /// How long it took.
     pub elapsed: Duration,
+    /// How long the network alone took, while the other steps ran beside it.
+    pub network: Duration,
 }
 
 impl Replay<'_> {
@@ -188,6 +190,7 @@ impl Replay<'_> {
                 Outcome::Detected(found) => {
                     summary.images += 1;
                     summary.keypoints += found.detections.len() as u64;
+                    summary.network += found.detections.timings.network;
                     if let Some(output) = &mut output {
                         let header = &found.header;
                         let message = keypoints::serialize(&header.view(), &found.detections, settings.descriptor_type);

