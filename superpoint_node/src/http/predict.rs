@@ -34,6 +34,12 @@ struct Prepared {
 }
 
 impl Input {
+    /// Length of the body.
+    fn bytes(&self) -> usize {
+        let (Self::Json(body) | Self::File(body, _) | Self::Plane(body, _)) = self;
+        body.len()
+    }
+
     /// Reads what the request says, and decodes its picture.
     fn prepare(self, defaults: &Params, channel: Channel) -> Result<Prepared, Problem> {
         match self {
@@ -100,7 +106,7 @@ pub(super) async fn answer(app: &Arc<App>, input: Input) -> Response {
 async fn detect(app: &Arc<App>, input: Input) -> Result<Response, Problem> {
     let arrived = Instant::now();
     // Before anything is done for it: a request that has to be refused must cost little.
-    let place = app.place().await?;
+    let place = app.place(input.bytes()).await?;
     let start = Instant::now();
     let on_pool = Arc::clone(app);
     let prepared = pool(move || input.prepare(&on_pool.options.params, on_pool.options.channel));
