@@ -76,7 +76,9 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
         Ok(chosen) => chosen,
         Err(error) if !recording.damage().is_empty() => {
             recording.damage().iter().for_each(|damage| say(format_args!("superpoint: {damage}")));
-            say(format_args!("superpoint: no image can be read: {error}"));
+            // What is read may have images all the same, in several topics.
+            let lead = if matches!(error, TopicError::Ambiguous(_)) { "" } else { "no image can be read: " };
+            say(format_args!("superpoint: {lead}{error}"));
             return Ok(Outcome::SomeUnreadable);
         }
         Err(error) => return Err(wrong_topic(error)),

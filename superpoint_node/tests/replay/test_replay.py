@@ -270,6 +270,17 @@ def test_topics_are_found_or_named(pictures, tmp_path):
     assert 'no image topic' in said and '/note' in said
 
 
+@pytest.mark.parametrize('storage', [MCAP, SQLITE])
+def test_a_recording_with_several_topics_that_was_cut_off_says_both(storage, many, tmp_path):
+    other = [('/other/image', IMAGE, time + 2, data) for topic, _, time, data in many if topic == TOPIC]
+    bag = as_one_file(storage)(tmp_path / 'bag', sorted([*many, *other], key=lambda entry: entry[2]))
+    os.truncate(bag, bag.stat().st_size * 8 // 10)
+    said = replay(bag, status=3)
+    assert 'cut off after' in said and 'choose one with --topic' in said and '/other/image' in said, said
+    assert 'no image can be read' not in said
+    assert 'cut off after' in replay(bag, '--topic', '/other/image', *SOME, status=3)
+
+
 def test_what_is_no_recording_is_refused_with_the_reason(entries, tmp_path):
     (tmp_path / 'drive.bag').write_bytes(b'#ROSBAG V2.0\n' + bytes(100))
     said = replay(tmp_path / 'drive.bag', status=1)

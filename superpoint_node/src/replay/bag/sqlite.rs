@@ -51,6 +51,12 @@ impl SqliteFile {
         Damage { file: self.name.clone(), reason }
     }
 
+    /// What is wrong behind the last row that could be `listed`. A cut that took no row took at least the index.
+    fn end(&self, listed: rusqlite::Result<()>) -> Option<Damage> {
+        let cut = || self.cut.clone().map(|reason| Damage { file: self.name.clone(), reason });
+        listed.err().map(|error| self.damage(&error)).or_else(cut)
+    }
+
     fn topics(&self) -> rusqlite::Result<HashMap<i64, Topic>> {
         // A view could go on for ever.
         let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'view' AND name IN ('topics', 'messages')";
@@ -91,8 +97,7 @@ impl SqliteFile {
         for (id, topic) in topics {
             contents.count(topic, counts.get(&id).copied().unwrap_or(0));
         }
-        let damage = listed.err().map(|error| self.damage(&error));
-        (contents, damage)
+        (contents, self.end(listed))
     }
 
     /// The messages of a topic by log time; after an error there is none.
@@ -109,9 +114,7 @@ impl SqliteFile {
             })
         });
         rows.sort_unstable();
-        let end = listed.err().map(|error| self.damage(&error));
-        // A cut that took no row took at least the index.
-        let end = end.or_else(|| self.cut.clone().map(|reason| Damage { file: self.name.clone(), reason }));
+        let end = self.end(listed);
         SqliteMessages { file: self, rows, next: 0, end }
     }
 }
