@@ -381,6 +381,15 @@ mod tests {
     }
 
     #[test]
+    fn all_epipolar_lines_meet_in_one_point() {
+        let mut random = Random(3);
+        let pairs: Vec<Pair> =
+            points(40).map(|[x, y]| ([x, y], [x + random.below(90) as f64, y + random.below(3) as f64])).collect();
+        let Fundamental(fitted) = Fundamental::fit(&pairs).unwrap();
+        assert!(fitted.determinant().abs() < 1e-12 * fitted.norm().powi(3), "{fitted}");
+    }
+
+    #[test]
     fn sampsons_distance_is_shared_by_both_images() {
         // A camera that moves to the side: points stay in their row. Two pixels off it, each image's point is one off.
         let aside = Fundamental(Matrix3::new(0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 1.0, 0.0));

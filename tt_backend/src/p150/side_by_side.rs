@@ -61,7 +61,7 @@ enum Due {
 }
 
 /// The least correlation of an operation's output with the emulation's.
-const LEAST: f64 = 0.99999;
+const LEAST: f64 = 0.999_999;
 
 impl SideBySide {
     fn new(handle: tt_metal_sys::Device) -> Self {
@@ -477,7 +477,7 @@ fn descriptors_of(device: &SideBySide, map: &Tensor, card: &Maps, in_fp32: &Maps
 }
 
 /// By hand, in a process of its own, with `TT_METAL_SIMULATOR` and `TT_METAL_SLOW_DISPATCH_MODE=1` as docs/p150.md says:
-/// `SIDE_BY_SIDE=image frame ... cargo test -p tt_backend side_by_side -- --ignored --nocapture`.
+/// `SIDE_BY_SIDE=image:frame:radii cargo test -p tt_backend side_by_side -- --ignored --nocapture`.
 #[test]
 #[ignore = "needs TT-NN, libttsp.so and a card or a simulator"]
 fn a_card_gives_what_the_emulation_gives() {
