@@ -48,13 +48,15 @@ struct State {
     /// Counts stages, so that a worker knows a new one from the one it has just left.
     stage: u64,
     job: Option<Job>,
-    /// Workers that have not yet left the current stage.
+    /// Workers that are in the current stage. Those that have not come to it are not waited for: on a machine that has
+    /// other things to do, one may take longer to wake up than the others to do its part.
     busy: usize,
     panicked: bool,
     stop: bool,
 }
 
-/// The current stage. The pointer is valid while `State::busy` is not zero: `Team::run` waits for that.
+/// The current stage. The pointer is valid while `State::job` holds it and while `State::busy` is not zero: `Team::run`
+/// takes it out, and then waits for those who are busy.
 #[derive(Clone, Copy)]
 struct Job {
     task: *const Task<'static>,
@@ -92,21 +94,25 @@ impl Shared {
         loop {
             let job = {
                 let mut state = self.lock();
-                while state.stage == seen && !state.stop {
+                loop {
+                    if state.stop {
+                        return;
+                    }
+                    // `None` when the others were done before this one woke up.
+                    if state.stage != seen
+                        && let Some(job) = state.job
+                    {
+                        seen = state.stage;
+                        state.busy += 1;
+                        break job;
+                    }
                     state = self.begin.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
-                if state.stop {
-                    return;
-                }
-                seen = state.stage;
-                state.job
             };
-            let panicked = job.is_some_and(|job| {
-                // SAFETY: this worker is counted in `busy` for this stage, so `Team::run` has not returned yet and what
-                // it borrowed is alive.
-                let task = unsafe { &*job.task };
-                catch_unwind(AssertUnwindSafe(|| self.work(worker, task, job.tasks))).is_err()
-            });
+            // SAFETY: this worker is counted in `busy` since there was a job, so `Team::run` has not returned yet and what
+            // it borrowed is alive.
+            let task = unsafe { &*job.task };
+            let panicked = catch_unwind(AssertUnwindSafe(|| self.work(worker, task, job.tasks))).is_err();
             let mut state = self.lock();
             state.panicked |= panicked;
             state.busy -= 1;
@@ -170,16 +176,15 @@ impl Team {
             self.shared.next.store(0, Ordering::Relaxed);
             state.stage += 1;
             state.job = Some(Job { task: pointer, tasks });
-            state.busy = self.workers.len();
         }
         self.shared.begin.notify_all();
         // The caller's own panic, too, must not leave this function while workers use `task`.
         let own = catch_unwind(AssertUnwindSafe(|| self.shared.work(0, task, tasks)));
         let mut state = self.shared.lock();
+        state.job = None;
         while state.busy > 0 {
             state = self.shared.end.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.job = None;
         let panicked = std::mem::take(&mut state.panicked);
         drop(state);
         if let Err(panic) = own {
@@ -252,6 +257,18 @@ mod tests {
                 });
                 assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
             }
+        }
+    }
+
+    /// Some workers come to such a stage when it is over, and some to the next one.
+    #[test]
+    fn stages_that_are_over_before_all_workers_are_awake() {
+        let mut team = Team::new(4).unwrap();
+        for stage in 0..20_000 {
+            let mut values = vec![0; 2 + stage % 3];
+            team.for_chunks(&mut values, 1, |_, number, chunk| chunk[0] += number + stage);
+            let expected: Vec<usize> = (stage..stage + values.len()).collect();
+            assert_eq!(values, expected);
         }
     }
 
