@@ -14,6 +14,7 @@ use super::gemm::{self, Rows};
 use super::simd::{Kernel, Simd};
 use super::winograd::{self, INPUT, OUTPUT, POSITIONS};
 use crate::Size;
+use crate::team::Team;
 use crate::weights::Conv;
 
 /// Channels whose input transforms are done together: a cache line of them.
@@ -42,25 +43,27 @@ pub(super) struct Layer {
 
 impl Layer {
     /// A layer that computes the outputs of `convs`, which read the same input, one after the other.
-    pub(super) fn new(convs: &[&Conv], pool: bool, lanes: usize) -> Self {
+    pub(super) fn new(convs: &[&Conv], pool: bool, lanes: usize, team: &mut Team) -> Self {
         let panel_width = gemm::panel_width(lanes);
         let inputs = convs[0].weight.dim().1;
         let bias: Vec<f32> = convs.iter().flat_map(|conv| conv.bias.iter().copied()).collect();
         let outputs = bias.len();
         assert!(inputs.is_multiple_of(GROUP) && outputs.is_multiple_of(panel_width), "channels that kernels cannot do");
+        let kernels: Vec<_> = convs.iter().flat_map(|conv| conv.weight.outer_iter()).collect();
         let mut panels = Buffer::new(POSITIONS * inputs * outputs);
-        let out = panels.as_mut_slice();
-        let kernels = convs.iter().flat_map(|conv| conv.weight.outer_iter());
-        for (o, kernels) in kernels.enumerate() {
-            let (panel, column) = (o / panel_width, o % panel_width);
-            for (i, kernel) in kernels.outer_iter().enumerate() {
-                let kernel = std::array::from_fn(|y| std::array::from_fn(|x| f64::from(kernel[[y, x]])));
-                for (position, value) in winograd::kernel(&kernel).into_iter().enumerate() {
-                    let row = (panel * POSITIONS + position) * inputs + i;
-                    out[row * panel_width + column] = value as f32;
+        let panel_len = POSITIONS * inputs * panel_width;
+        team.for_chunks(panels.as_mut_slice(), panel_len, |_, panel, out| {
+            let kernels = &kernels[panel * panel_width..][..panel_width];
+            // All columns of an input channel before the next, because they are neighbours in memory.
+            for i in 0..inputs {
+                for (column, kernel) in kernels.iter().enumerate() {
+                    let kernel = std::array::from_fn(|y| std::array::from_fn(|x| f64::from(kernel[[i, y, x]])));
+                    for (position, value) in winograd::kernel(&kernel).into_iter().enumerate() {
+                        out[(position * inputs + i) * panel_width + column] = value as f32;
+                    }
                 }
             }
-        }
+        });
         Self { inputs, outputs, pool, panel_width, panels, bias: gemm::pad_bias(&bias, panel_width, 0.0) }
     }
 

@@ -37,7 +37,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::team::{self, Team};
-use crate::weights::Weights;
+use crate::weights::{Conv, Weights};
 use crate::{Error, Size, maps::Maps};
 
 use buffer::{Buffer, Shared};
@@ -123,15 +123,15 @@ impl Network {
             0 => team::cores(),
             n => n,
         };
+        let mut team = Team::new(threads)?;
         let lanes = instructions.lanes();
         let [conv1a, encoder @ ..] = &weights.encoder;
-        let mut layers: Vec<Layer> =
-            encoder.iter().zip(POOLED).map(|(conv, pool)| Layer::new(&[conv], pool, lanes)).collect();
-        layers.push(Layer::new(&[&weights.score[0], &weights.descriptor[0]], false, lanes));
+        let mut layer = |convs: &[&Conv], pool| Layer::new(convs, pool, lanes, &mut team);
+        let mut layers: Vec<Layer> = encoder.iter().zip(POOLED).map(|(conv, pool)| layer(&[conv], pool)).collect();
+        layers.push(layer(&[&weights.score[0], &weights.descriptor[0]], false));
         let widest = layers.iter().map(|layer| layer.inputs).max().unwrap_or(0);
         let score = Pointwise::new(&weights.score[1], heads::NO_CHANNEL, lanes);
         let descriptor = Pointwise::new(&weights.descriptor[1], 0.0, lanes);
-        let team = Team::new(threads)?;
         let workspace = || {
             let logits = Buffer::new(heads::CELLS * score.columns());
             Mutex::new(Workspace { conv: Scratch::new(widest, lanes), logits })
