@@ -1,5 +1,8 @@
 //! From the network's maps to keypoints: suppression, threshold, border, the best k, descriptor sampling.
 
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
 use multiversion::multiversion;
 
 use crate::maps::Maps;
@@ -15,9 +18,20 @@ pub const DESCRIPTOR_DIM: usize = 256;
 /// Descriptors that a thread samples at a time.
 const SAMPLED_TOGETHER: usize = 64;
 
+/// Fewest rows that are worth a thread: those that the windows at its edges reach are looked at twice.
+const LEAST_ROWS: usize = 64;
+
 /// Takes keypoints out of maps. Keeps its scratch memory from frame to frame.
 #[derive(Debug, Default)]
 pub struct Extractor {
+    /// One for each part of the rows.
+    finders: Vec<Mutex<Finder>>,
+    ranking: Ranking,
+}
+
+/// What it takes to look at a part of the rows.
+#[derive(Debug, Default)]
+struct Finder {
     suppression: Suppression,
     candidates: Ranking,
 }
@@ -28,8 +42,21 @@ impl Extractor {
     /// Order: score descending, ties by row, then column. Descriptors are sampled if `params` ask for them; the
     /// maps must then hold them.
     pub fn extract(&mut self, maps: &Maps, params: &Params, team: &mut Team, out: &mut Detections) {
-        self.find(maps, params, out);
         let size = maps.size;
+        let rows = match params.postprocess {
+            Postprocess::Package => size.height.div_ceil(team.size()).max(LEAST_ROWS),
+            // Each of its passes needs the one before as a whole.
+            Postprocess::Upstream => size.height,
+        };
+        let finders = self.finders(size.height.div_ceil(rows));
+        team.run(finders.len(), &|_, number| {
+            let mut finder = finders[number].lock().unwrap_or_else(PoisonError::into_inner);
+            let Finder { suppression, candidates } = &mut *finder;
+            let first = number * rows;
+            find_candidates(suppression, maps, first..size.height.min(first + rows), params, candidates);
+        });
+        self.rank(maps.size, params, out);
+
         out.has_descriptors = params.return_descriptors;
         let descriptors = if params.return_descriptors { out.points.len() } else { 0 };
         out.descriptors.resize(descriptors * DESCRIPTOR_DIM, 0.0);
@@ -41,15 +68,41 @@ impl Extractor {
 
     /// Replaces points and scores in `out` by those of the keypoints of `maps`, and leaves descriptors alone.
     pub(crate) fn find(&mut self, maps: &Maps, params: &Params, out: &mut Detections) {
-        self.candidates.clear();
-        find_candidates(&mut self.suppression, maps, params, &mut self.candidates);
-        self.candidates.best(params.max_keypoints, maps.size, out);
+        let finder = &mut self.finders(1)[0];
+        let Finder { suppression, candidates } = finder.get_mut().unwrap_or_else(PoisonError::into_inner);
+        find_candidates(suppression, maps, 0..maps.size.height, params, candidates);
+        self.rank(maps.size, params, out);
+    }
+
+    /// So many, and none has found anything yet.
+    fn finders(&mut self, count: usize) -> &mut [Mutex<Finder>] {
+        self.finders.resize_with(count.max(self.finders.len()), Mutex::default);
+        for finder in &mut self.finders {
+            // After a panic there may be candidates of that frame.
+            finder.get_mut().unwrap_or_else(PoisonError::into_inner).candidates.clear();
+        }
+        &mut self.finders[..count]
+    }
+
+    /// Replaces points and scores in `out` by the best of what was found.
+    fn rank(&mut self, size: Size, params: &Params, out: &mut Detections) {
+        self.ranking.clear();
+        for finder in &mut self.finders {
+            self.ranking.take(&mut finder.get_mut().unwrap_or_else(PoisonError::into_inner).candidates);
+        }
+        self.ranking.best(params.max_keypoints, size, out);
     }
 }
 
-/// Adds the pixels that survive suppression, score above the threshold and lie inside the border.
+/// Adds the pixels of `rows` that survive suppression, score above the threshold and lie inside the border.
 #[multiversion(targets("x86_64+avx2"))]
-fn find_candidates(suppression: &mut Suppression, maps: &Maps, params: &Params, candidates: &mut Ranking) {
+fn find_candidates(
+    suppression: &mut Suppression,
+    maps: &Maps,
+    rows: Range<usize>,
+    params: &Params,
+    candidates: &mut Ranking,
+) {
     let (size, border) = (maps.size, params.border_removal_distance);
     // `transformers` measures the far borders from a frame eight times as large, so there they never apply.
     let (bottom, right) = match params.postprocess {
@@ -64,7 +117,7 @@ fn find_candidates(suppression: &mut Suppression, maps: &Maps, params: &Params, 
         }
     };
     match params.postprocess {
-        Postprocess::Package => suppression.single_pass(&maps.scores, size, params.nms_radius, row),
+        Postprocess::Package => suppression.single_pass(&maps.scores, size, params.nms_radius, rows, row),
         Postprocess::Upstream => suppression.iterated(&maps.scores, size, params.nms_radius, row),
     }
 }
@@ -226,6 +279,27 @@ mod tests {
             let take = |count| extract(&maps, &Params { max_keypoints: Some(count), ..without_descriptors() });
             let (few, more) = (take(few), take(more));
             prop_assert_eq!(&few.points[..], &more.points[..few.len()]);
+        }
+    }
+
+    #[test]
+    fn threads_find_what_one_would() {
+        let size = Size::new(4 * LEAST_ROWS - 8, 40);
+        let mut maps = Maps::new(size);
+        // Few distinct values, so that there are ties where the threads' rows meet.
+        maps.scores = (0..size.area() as u64).map(|index| (index * index * 7919 % 23) as f32 / 23.0).collect();
+        for (threads, nms_radius) in (1..7).flat_map(|threads| [0, 1, 4, 90].map(|radius| (threads, radius))) {
+            let params = Params { nms_radius, keypoint_threshold: 0.5, max_keypoints: None, ..without_descriptors() };
+            let (mut extractor, mut team) = (Extractor::default(), Team::new(threads).unwrap());
+            let mut out = Detections::default();
+            for _ in 0..2 {
+                extractor.extract(&maps, &params, &mut team, &mut out);
+                let found: Vec<_> = out.points.iter().copied().zip(out.scores.iter().copied()).collect();
+                assert!(found == by_definition(&maps, &params), "{threads} threads, radius {nms_radius}");
+                assert!(!found.is_empty());
+            }
+            extractor.find(&maps, &params, &mut out);
+            assert_eq!(out.len(), by_definition(&maps, &params).len());
         }
     }
 

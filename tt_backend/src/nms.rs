@@ -1,5 +1,7 @@
 //! Non-maximum suppression on the score map.
 
+use std::ops::Range;
+
 use crate::Size;
 
 /// Finds the pixels that survive suppression. Keeps its scratch memory from frame to frame.
@@ -16,10 +18,17 @@ pub struct Suppression {
 
 impl Suppression {
     /// One pass: a pixel survives if its score equals the maximum of the `(2 * radius + 1)`-wide square around
-    /// it, cut at the edges. All of several equal maxima survive.
+    /// it, cut at the edges. All of several equal maxima survive. Only `rows` are told of.
     #[inline(always)]
-    pub fn single_pass(&mut self, scores: &[f32], size: Size, radius: usize, row: impl FnMut(usize, &[f32])) {
-        self.window.run(scores, size, radius, row);
+    pub fn single_pass(
+        &mut self,
+        scores: &[f32],
+        size: Size,
+        radius: usize,
+        rows: Range<usize>,
+        row: impl FnMut(usize, &[f32]),
+    ) {
+        self.window.run(scores, size, radius, rows, row);
     }
 
     /// The single pass and two more, in which everything near a survivor counts for nothing, so that maxima come back
@@ -30,26 +39,27 @@ impl Suppression {
     pub fn iterated(&mut self, scores: &[f32], size: Size, radius: usize, mut row: impl FnMut(usize, &[f32])) {
         let Self { window, mask, remaining } = self;
         let columns = |y: usize| y * size.width..(y + 1) * size.width;
+        let rows = || 0..size.height;
         mask.resize(size.area(), 0.0);
         remaining.resize(size.area(), 0.0);
-        window.run(scores, size, radius, |y, maxima| {
+        window.run(scores, size, radius, rows(), |y, maxima| {
             for ((mask, score), maximum) in mask[columns(y)].iter_mut().zip(&scores[columns(y)]).zip(maxima) {
                 *mask = if score == maximum { 1.0 } else { 0.0 };
             }
         });
         for _ in 0..2 {
-            window.run(mask, size, radius, |y, near| {
+            window.run(mask, size, radius, rows(), |y, near| {
                 for ((rest, &score), &near) in remaining[columns(y)].iter_mut().zip(&scores[columns(y)]).zip(near) {
                     *rest = if near > 0.0 { -1.0 } else { score };
                 }
             });
-            window.run(remaining, size, radius, |y, maxima| {
+            window.run(remaining, size, radius, rows(), |y, maxima| {
                 for ((mask, &rest), &maximum) in mask[columns(y)].iter_mut().zip(&remaining[columns(y)]).zip(maxima) {
                     *mask = if rest == maximum && rest >= 0.0 { 1.0 } else { *mask };
                 }
             });
         }
-        for y in 0..size.height {
+        for y in rows() {
             // A score never equals infinity.
             for (bar, &score) in mask[columns(y)].iter_mut().zip(&scores[columns(y)]) {
                 *bar = if *bar > 0.0 { score } else { f32::INFINITY };
@@ -75,9 +85,9 @@ struct WindowMax {
 }
 
 impl WindowMax {
-    /// Calls `each` with every row's number and its maxima.
+    /// Calls `each` with the number of each of `rows` and its maxima.
     #[inline(always)]
-    fn run(&mut self, map: &[f32], size: Size, radius: usize, mut each: impl FnMut(usize, &[f32])) {
+    fn run(&mut self, map: &[f32], size: Size, radius: usize, rows: Range<usize>, mut each: impl FnMut(usize, &[f32])) {
         let Self { padded, near, maxima } = self;
         let (width, window) = (size.width, 2 * radius + 1);
         maxima.resize(width.div_ceil(LANES), [0.0; LANES]);
@@ -86,8 +96,8 @@ impl WindowMax {
         padded.clear();
         padded.resize(maxima.len() * LANES + 2 * radius, f32::NEG_INFINITY);
 
-        let mut done = 0;
-        for y in 0..size.height {
+        let mut done = rows.start.saturating_sub(radius);
+        for y in rows {
             let (first, last) = (y.saturating_sub(radius), (y + radius).min(size.height - 1));
             while done <= last {
                 padded[radius..][..width].copy_from_slice(&map[done * width..][..width]);
@@ -178,7 +188,7 @@ mod tests {
         fn single_pass_is_the_definition((size, scores) in maps(), radius in 0usize..10) {
             let maxima = window_max(&scores, size, radius);
             let expected: Vec<bool> = scores.iter().zip(&maxima).map(|(score, maximum)| score == maximum).collect();
-            prop_assert_eq!(survivors(|s, scores, size, radius, row| s.single_pass(scores, size, radius, row), &scores, size, radius), expected);
+            prop_assert_eq!(survivors(|s, scores, size, radius, row| s.single_pass(scores, size, radius, 0..size.height, row), &scores, size, radius), expected);
         }
 
         #[test]
@@ -192,7 +202,7 @@ mod tests {
     fn all_of_a_plateau_survive() {
         for radius in [0, 1, 32] {
             let survivors = survivors(
-                |s, scores, size, radius, row| s.single_pass(scores, size, radius, row),
+                |s, scores, size, radius, row| s.single_pass(scores, size, radius, 0..size.height, row),
                 &[0.5; 12],
                 Size::new(3, 4),
                 radius,

@@ -21,6 +21,11 @@ impl Ranking {
         self.candidates.push((u64::from(score.to_bits()) << 32) | u64::from(!(index as u32)));
     }
 
+    /// Takes the candidates of `other`, which is left without any.
+    pub(crate) fn take(&mut self, other: &mut Self) {
+        self.candidates.append(&mut other.candidates);
+    }
+
     /// Replaces points and scores in `out` by the best `count` candidates, all if `None`, of a frame of `size`.
     pub(crate) fn best(&mut self, count: Option<usize>, size: Size, out: &mut Detections) {
         if let Some(count) = count

@@ -81,14 +81,17 @@ impl Resizer {
         frame: &mut [T],
     ) {
         if plane.size() == self.target {
-            let mut samples = [0; COLUMNS];
-            for (y, row) in frame.chunks_exact_mut(self.target.width).enumerate() {
-                for (part, out) in row.chunks_mut(COLUMNS).enumerate() {
-                    let samples = &mut samples[..out.len()];
-                    plane.copy_row_u8(y, part * COLUMNS, samples);
-                    out.iter_mut().zip(&*samples).for_each(|(out, &sample)| *out = finish(sample));
+            let width = self.target.width;
+            team.for_chunks(frame, BAND * width, |_, band, rows| {
+                let mut samples = [0; COLUMNS];
+                for (y, row) in rows.chunks_exact_mut(width).enumerate() {
+                    for (part, out) in row.chunks_mut(COLUMNS).enumerate() {
+                        let samples = &mut samples[..out.len()];
+                        plane.copy_row_u8(band * BAND + y, part * COLUMNS, samples);
+                        out.iter_mut().zip(&*samples).for_each(|(out, &sample)| *out = finish(sample));
+                    }
                 }
-            }
+            });
             return;
         }
         let read = |first: usize, count: usize, block: &mut [[u8; LANES]]| {

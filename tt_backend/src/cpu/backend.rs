@@ -1,11 +1,13 @@
 //! All of a detection on the CPU.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::Network;
 use crate::keypoints::Extractor;
 use crate::maps::{Maps, all_finite};
 use crate::resize::Resizer;
+use crate::team::Team;
 use crate::weights::Weights;
 use crate::{Backend, Detections, Error, Params, Plane, ServingPath, Size, Timings};
 
@@ -44,6 +46,17 @@ impl CpuBackend {
     }
 }
 
+/// [`all_finite`] on all threads.
+fn finite(values: &[f32], team: &mut Team) -> bool {
+    let found = AtomicBool::new(false);
+    let part = values.len().div_ceil(team.size()).max(1);
+    team.run(values.len().div_ceil(part), &|_, number| {
+        let values = values.chunks(part).nth(number).unwrap_or_default();
+        found.fetch_or(!all_finite(values), Ordering::Relaxed);
+    });
+    !found.into_inner()
+}
+
 impl Backend for CpuBackend {
     fn description(&self) -> String {
         match self.threads() {
@@ -68,7 +81,8 @@ impl Backend for CpuBackend {
         self.network.forward(&self.frame, params.return_descriptors, &mut self.maps);
         let inferred = Instant::now();
         self.extractor.extract(&self.maps, params, self.network.team(), out);
-        if !all_finite(&self.maps.scores) || !all_finite(&out.descriptors) {
+        let team = self.network.team();
+        if !finite(&self.maps.scores, team) || !finite(&out.descriptors, team) {
             return Err(Error::NotFinite { weights: self.weights.clone() });
         }
         out.network = self.maps.size;

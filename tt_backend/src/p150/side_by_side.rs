@@ -410,7 +410,7 @@ fn keypoints(device: &SideBySide, scores: &Tensor, card: &[f32], frame: Size, pa
     let rounded = device.typecast(scores, DType::Bf16).unwrap();
     let rounded = device.handle.values(&rounded.card).unwrap();
     let mut other = 0;
-    Suppression::default().single_pass(&rounded, frame, radius, |y, bars| {
+    Suppression::default().single_pass(&rounded, frame, radius, 0..frame.height, |y, bars| {
         for (x, bar) in bars.iter().enumerate() {
             let index = y * frame.width + x;
             let survives = if rounded[index] == *bar { card[index] } else { 0.0 };

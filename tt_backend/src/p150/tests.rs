@@ -130,7 +130,7 @@ fn folding_and_suppression_are_the_hosts_bit_by_bit() {
         for radius in suppress::RADII {
             let kept = read(&device, &suppress::suppress(&device, &scores, SMALL, radius).unwrap());
             let mut survivors = vec![0.0; SMALL.area()];
-            Suppression::default().single_pass(&rounded, SMALL, radius, |y, bars| {
+            Suppression::default().single_pass(&rounded, SMALL, radius, 0..SMALL.height, |y, bars| {
                 for (x, bar) in bars.iter().enumerate() {
                     let index = y * SMALL.width + x;
                     // The device's map is transposed.
