@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio_util::sync::CancellationToken;
 use tt_backend::Params;
 
@@ -205,6 +206,10 @@ impl Drop for Server {
     }
 }
 
+/// Connections that wait to be accepted, at most; the system's own limit holds too. `std` asks for 128: of the next one the
+/// system loses the beginning, and by the time that its client sends it again the server may be out of patience.
+const BACKLOG: i32 = 1024;
+
 fn bind(listen: &Listen) -> Result<TcpListener, StartError> {
     let Listen { host, port, port_search } = listen;
     let last = if *port_search { port.saturating_add(100) } else { *port };
@@ -213,7 +218,8 @@ fn bind(listen: &Listen) -> Result<TcpListener, StartError> {
     for candidate in *port..=last {
         let bound = (name, candidate)
             .to_socket_addrs()
-            .and_then(|addresses| TcpListener::bind(addresses.collect::<Vec<_>>().as_slice()));
+            .and_then(|addresses| TcpListener::bind(addresses.collect::<Vec<_>>().as_slice()))
+            .and_then(|listener| SockRef::from(&listener).listen(BACKLOG).map(|()| listener));
         match bound {
             Ok(listener) => return Ok(listener),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}

@@ -154,6 +154,14 @@ def test_connections_that_say_nothing_keep_nobody_out_for_long(serve):
         assert time.monotonic() - started < 10
 
 
+def test_more_than_there_are_places_may_connect_at_once(serve):
+    """They wait where the system holds them. Without room there it would lose their first packet, and a second."""
+    server = serve()
+    with contextlib.ExitStack() as stack:
+        for _ in range(600):
+            stack.enter_context(socket.create_connection(server.address, timeout=0.9))
+
+
 def test_what_is_not_finished_in_time_at_the_end_is_answered_too(serve):
     """More requests than are computed within the five seconds of the end."""
     server = serve('--queue', '200', '--threads', '1')
