@@ -30,7 +30,7 @@ pub enum TopicError {
     #[error("the recording has several image topics, choose one with --topic:{0}")]
     Ambiguous(String),
     /// The topic asked for is not in the recording.
-    #[error("the recording has no topic {wanted}; its topics are:{topics}")]
+    #[error("the recording has no topic `{wanted}`; its topics are:{topics}")]
     Unknown {
         /// What was asked for.
         wanted: String,

@@ -288,6 +288,8 @@ def test_what_is_no_recording_is_refused_with_the_reason(entries, tmp_path):
     assert 'cannot open' in replay(tmp_path / 'nowhere', status=1)
     (tmp_path / 'empty').mkdir()
     assert 'no .mcap or .db3' in replay(tmp_path / 'empty', status=1)
+    (tmp_path / 'empty.mcap').touch()
+    assert 'the file is empty' in replay(tmp_path / 'empty.mcap', status=1)
     (tmp_path / 'text.mcap').write_text('Dear diary')
     assert 'neither MCAP nor SQLite' in replay(tmp_path / 'text.mcap', status=1)
     with sqlite3.connect(tmp_path / 'other.db3') as database:

@@ -180,6 +180,8 @@ impl Opened {
             Storage::Sqlite(SqliteFile::open(readable, &file)?)
         } else if start.starts_with(b"#ROSBAG V") {
             return Err(refused(false, ros1(path)));
+        } else if start.is_empty() {
+            return Err(refused(false, "the file is empty".to_owned()));
         } else {
             let start = String::from_utf8_lossy(&start);
             return Err(refused(false, format!("neither MCAP nor SQLite (it begins with {start:?})")));
