@@ -22,7 +22,7 @@ const BETWEEN_REFUSALS: Duration = Duration::from_millis(4);
 
 /// So much longer for each byte of the refused body: reading it took time, and cache from the network. Without, 64 clients
 /// with bodies of 400 kB took a fifth of the network's speed.
-const FOR_EACH_BYTE: Duration = Duration::from_nanos(20);
+const FOR_EACH_BYTE: Duration = Duration::from_nanos(40);
 
 /// However large the body, the next one is not kept waiting longer.
 const LONGEST: Duration = Duration::from_millis(100);
