@@ -499,6 +499,14 @@ def test_a_known_motion_is_measured(motion, tmp_path):
     assert truth['repeatability']['mean'] > 0.6 and truth['localisation_px']['mean'] < 1.5
 
 
+def test_a_motion_half_way_between_whole_pixels_is_measured(tmp_path):
+    """A pixel of the image is half a pixel of the network's frame, and keypoints lie on whole ones."""
+    synth(tmp_path / 'shift.mcap', '--motion=1,0', '--frames', 10, '--size', '720x1280')
+    replay(tmp_path / 'shift.mcap', '--report', tmp_path / 'report')
+    motion = report(tmp_path / 'report')['figures']['motion_x_px']
+    assert abs(motion['mean'] + 1) < 0.05, motion
+
+
 def test_motion_and_agreement_are_in_pixels_of_the_image(tmp_path):
     """Images of half the network's size."""
     bag, old = tmp_path / 'small.mcap', tmp_path / 'old'

@@ -10,9 +10,11 @@ use tt_backend::Detections;
 use super::pair::{PLANE_PX, Pairing};
 use crate::replay::geometry::{Homography, Pair, Point, ransac_homography};
 
-/// How far rounding to whole pixels alone, in both images, puts a keypoint off its motion. Many are further off, and not
-/// to all sides alike.
-const ROUNDING_PX: f64 = 1.0;
+/// How far off the motion a keypoint still counts. Rounding to whole pixels in both images puts it off by up to 1; many are
+/// further off, and not to all sides alike. But where a motion lies half-way between whole pixels, one half of the keypoints
+/// say the one and one half the other, and the biweight settles between them only if it reaches further than the distance
+/// to either times the root of 5.
+const REACH_PX: f64 = 2.0;
 
 /// With fewer keypoints that are followed from the anchor, the image before becomes the anchor.
 const ENOUGH: usize = 200;
@@ -50,7 +52,7 @@ impl Motion {
 
         let pairs: Vec<Pair> = followed.iter().map(|&(_, pair)| pair).collect();
         let plane = ransac_homography(&pairs, PLANE_PX)?;
-        let now = plane.model.settled(&pairs, ROUNDING_PX)?;
+        let now = plane.model.settled(&pairs, REACH_PX)?;
         self.in_anchor = vec![None; newest.len()];
         let mut sum = [0.0; 2];
         for &at in &plane.inliers {
