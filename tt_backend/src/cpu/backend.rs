@@ -98,6 +98,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_not_finite_is_found_in_every_threads_part() -> Result<(), Error> {
+        for threads in 1..5 {
+            let mut team = Team::new(threads)?;
+            for count in 0..9 {
+                let mut values = vec![0.5; count];
+                assert!(finite(&values, &mut team));
+                for at in 0..count {
+                    values[at] = f32::NAN;
+                    assert!(!finite(&values, &mut team), "{at} of {count} values, {threads} threads");
+                    values[at] = 0.5;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn an_overflow_is_an_error_and_not_a_result() -> Result<(), Error> {
         let mut weights = Weights::bundled()?;
         let size = Size::new(16, 16);
